@@ -140,7 +140,7 @@ struct WeightStack {
   X(bf16)     /* x is rounded to bf16 (nearest even) */                                 \
   X(fp8)      /* as bf16; with e4m3 weights also to e4m3, one scale per 128 elements */ \
   X(fp8_pow2) /* as fp8, with scales that are powers of two */                          \
-  X(int8)     /* as bf16; with u4 weights to 8-bit integers, one scale per group */
+  X(int8)     /* as bf16; with u4 and e4m3 weights to 8-bit integers, one scale per group */
 LATHE_ENUM(MatmulPrecision, LATHE_MATMUL_PRECISIONS)
 
 /// Whether GEMMs with weights of this dtype round x to e4m3.

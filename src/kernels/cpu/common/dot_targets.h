@@ -12,6 +12,8 @@
 // The target of each instruction; not defined where the compiler has none.
 #define LATHE_BF16_DOT "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi"
 #define LATHE_INT8_DOT "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
+// With lookups of bytes in tables of 128 (AVX512_VBMI).
+#define LATHE_INT8_VBMI "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma"
 
 #define LATHE_PRAGMA(...) _Pragma(#__VA_ARGS__)
 #if defined(__clang__)

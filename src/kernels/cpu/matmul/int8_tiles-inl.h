@@ -1,5 +1,6 @@
-// Rounds x to 8-bit integers and multiplies it by int4 weights. Include it once in a file, between
-// LATHE_TARGET_BEGIN(LATHE_INT8_DOT) and LATHE_TARGET_END (kernels/cpu/common/dot_targets.h).
+// Rounds x to 8-bit integers and multiplies it by panels of weights. Include it once in a file,
+// between LATHE_TARGET_BEGIN(LATHE_INT8_DOT) and LATHE_TARGET_END
+// (kernels/cpu/common/dot_targets.h), before the files of the formats.
 //
 // A task is 64 outputs and up to 512 rows of x. Of more than a few rows, for each 128 columns the
 // weights are transposed to a panel in the first-level cache, which multiplies all rows.
@@ -15,11 +16,12 @@ constexpr std::int64_t kScaleRun = 16;   // groups whose scales are transposed a
 
 // The rounded x of a product.
 struct Int8Rows {
-  std::int64_t rows, cols, size;  // size: columns of a group
-  // [ceil(cols / kChunk)][rows, kChunk]; of each 8 columns the even ones are first.
-  std::int8_t* codes;
-  float* scales;        // [cols / size, rows]
-  std::int32_t* minus;  // [cols / size, rows] minus the sum of the codes
+  std::int64_t rows, cols, size;  // size: columns of a group; the last group may have fewer
+  bool evens_first;               // of each 8 columns the even ones are first
+  std::int8_t* codes;             // [ceil(cols / kChunk)][rows, kChunk]
+  std::int64_t groups;
+  float* scales;        // [rows, groups]
+  std::int32_t* minus;  // [rows, groups] minus the sum of the codes
 };
 
 #define LATHE_INLINE inline __attribute__((always_inline))
@@ -36,14 +38,20 @@ LATHE_INLINE void dot(__m512i& sum, __m512i unsigned_bytes, __m512i signed_bytes
 // Asks for a line of codes. A load that misses keeps later ones waiting; this does not.
 LATHE_INLINE void fetch(const void* line) { __builtin_prefetch(line, 0, 2); }
 
-// Rounds columns first .. first + x.size of a row.
+// Lanes of a vector that exist if n columns are left.
+LATHE_INLINE __mmask16 first16(std::int64_t n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xffffu : (1u << (n < 0 ? 0 : n)) - 1);
+}
+
+// Rounds columns first .. first + x.size of a row. Codes of columns beyond the last are zeros.
 LATHE_INLINE void round_group(const Int8Rows& x, std::int64_t row, std::int64_t first,
                               const float* from) {
+  const std::int64_t depth = smaller(x.size, x.cols - first);
   // The bits of sizes are ordered as the sizes are, and NaN is the largest.
   __m512i most = _mm512_setzero_si512();
   const __m512i size_bits = _mm512_set1_epi32(0x7fffffff);
-  for (std::int64_t i = 0; i < x.size; i += 16) {
-    const __m512i bits = _mm512_loadu_si512(from + i);
+  for (std::int64_t i = 0; i < depth; i += 16) {
+    const __m512i bits = _mm512_maskz_loadu_epi32(first16(depth - i), from + i);
     most = _mm512_max_epi32(most, _mm512_and_si512(bits, size_bits));
   }
   const float largest = __builtin_bit_cast(float, _mm512_reduce_max_epi32(most));
@@ -56,12 +64,16 @@ LATHE_INLINE void round_group(const Int8Rows& x, std::int64_t row, std::int64_t 
   std::int8_t* to = x.codes + (first / kChunk * x.rows + row) * kChunk + first % kChunk;
   for (std::int64_t i = 0; i < x.size; i += 16) {
     __m512i code = _mm512_setzero_si512();
-    if (inverse > 0) code = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from + i), by));
+    if (inverse > 0) {
+      const __m512 value = _mm512_maskz_loadu_ps(first16(depth - i), from + i);
+      code = _mm512_cvtps_epi32(_mm512_mul_ps(value, by));
+    }
     sum = _mm512_add_epi32(sum, code);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm_shuffle_epi8(_mm512_cvtepi32_epi8(code), evens_first));
+    __m128i bytes = _mm512_cvtepi32_epi8(code);
+    if (x.evens_first) bytes = _mm_shuffle_epi8(bytes, evens_first);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), bytes);
   }
-  const std::int64_t at = first / x.size * x.rows + row;
+  const std::int64_t at = row * x.groups + first / x.size;
   x.scales[at] = scale;
   x.minus[at] = -_mm512_reduce_add_epi32(sum);
 }
@@ -99,60 +111,10 @@ LATHE_INLINE void transpose(__m512i (&x)[16]) {
 struct Panel {
   alignas(64) std::uint8_t codes[kChunk / 4][kTaskOuts][4];  // 4 columns of each output
   alignas(64) float scales[kScaleRun][kTaskOuts];
-  alignas(64) std::int32_t zeros[kScaleRun][kTaskOuts];
+  alignas(64) std::int32_t zeros[kScaleRun][kTaskOuts];  // written if has_zeros
+  bool has_zeros;
+  std::int32_t zero;  // of all groups, without zeros
 };
-
-// Codes of outputs out .. out + outs, columns k .. k + depth. Outputs beyond `outs` are zeros.
-void fill_codes(const WeightView& w, std::int64_t out, std::int64_t outs, std::int64_t k,
-                std::int64_t depth, Panel& panel) {
-  const auto* data = reinterpret_cast<const std::uint8_t*>(w.data);
-  const __mmask64 exist = ~std::uint64_t{0} >> (64 - depth / 2);
-  const __m512i low = _mm512_set1_epi8(15);
-  for (std::int64_t first = 0; first < kTaskOuts; first += 16) {
-    __m512i x[16];
-    LATHE_UNROLL for (int i = 0; i < 16; ++i) {
-      if (first + i < outs) {
-        const std::uint8_t* from = data + ((out + first + i) * w.cols + k) / 2;
-        fetch(from + 256);  // four panels ahead
-        x[i] = _mm512_maskz_loadu_epi8(exist, from);
-      } else {
-        x[i] = _mm512_setzero_si512();
-      }
-    }
-    transpose(x);
-    LATHE_UNROLL for (int j = 0; j < 16; ++j) {
-      _mm512_store_si512(panel.codes[2 * j][first], _mm512_and_si512(x[j], low));
-      _mm512_store_si512(panel.codes[2 * j + 1][first],
-                         _mm512_and_si512(_mm512_srli_epi16(x[j], 4), low));
-    }
-  }
-}
-
-// Scales and zeros of outputs out .. out + 16, groups first .. first + kScaleRun, to columns
-// `begin` on of the panel.
-void fill_scales(const WeightView& w, std::int64_t out, std::int64_t first, std::int64_t begin,
-                 Panel& panel) {
-  const GroupScales& groups = w.groups;
-  const std::int64_t across = w.cols / groups.size;
-  const std::int64_t count = smaller(kScaleRun, across - first);
-  const auto exist = static_cast<__mmask16>((1u << count) - 1);
-  __m512i scales[16], zeros[16];
-  for (std::int64_t i = 0; i < 16; ++i) {
-    const std::int64_t at = smaller(out + i, w.rows - 1) * across + first;
-    const __m256i half = _mm256_maskz_loadu_epi16(exist, groups.data + 2 * at);
-    scales[i] = groups.dtype == DType::f16 ? _mm512_castps_si512(_mm512_cvtph_ps(half))
-                                           : _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
-    zeros[i] = groups.zeros == nullptr
-                   ? _mm512_set1_epi32(kU4Zero)
-                   : _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(exist, groups.zeros + at));
-  }
-  transpose(scales);
-  if (groups.zeros != nullptr) transpose(zeros);
-  for (int g = 0; g < kScaleRun; ++g) {
-    _mm512_store_si512(panel.scales[g] + begin, scales[g]);
-    _mm512_store_si512(panel.zeros[g] + begin, zeros[g]);
-  }
-}
 
 // Adds a group's integer sums of 16 outputs to a row's sums.
 LATHE_INLINE void add_group(__m512i integers, const float* scales, float x_scale, float* sums) {
@@ -166,10 +128,12 @@ struct Tile {
   const std::int8_t* x;       // [kRows, kChunk]
   std::int64_t steps;         // of 4 columns
   const float* scales;        // [kTaskOuts]
-  const std::int32_t* zeros;  // [kTaskOuts]
-  const float* x_scales;      // [kRows]
-  const std::int32_t* minus;  // [kRows]
-  float* sums;                // [kRows, kTaskOuts]
+  const std::int32_t* zeros;  // [kTaskOuts], or null: all are `zero`
+  std::int32_t zero;
+  const float* x_scales;      // [kRows], `groups` apart
+  const std::int32_t* minus;  // [kRows], `groups` apart
+  std::int64_t groups;
+  float* sums;  // [kRows, kTaskOuts]
 };
 
 template <int kRows>
@@ -177,9 +141,14 @@ __attribute__((noinline)) void multiply_group(const Tile& t) {
   constexpr int kVectors = kTaskOuts / 16;
   __m512i acc[kRows][kVectors];
   LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
-    const __m512i minus = _mm512_set1_epi32(t.minus[r]);
-    LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
-      acc[r][v] = _mm512_mullo_epi32(minus, _mm512_load_si512(t.zeros + 16 * v));
+    if (t.zeros == nullptr) {
+      const __m512i offset = _mm512_set1_epi32(t.minus[r * t.groups] * t.zero);
+      LATHE_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = offset;
+    } else {
+      const __m512i minus = _mm512_set1_epi32(t.minus[r * t.groups]);
+      LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
+        acc[r][v] = _mm512_mullo_epi32(minus, _mm512_load_si512(t.zeros + 16 * v));
+      }
     }
   }
   const std::uint8_t* panel = t.panel;
@@ -198,7 +167,8 @@ __attribute__((noinline)) void multiply_group(const Tile& t) {
   }
   LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
     LATHE_UNROLL for (int v = 0; v < kVectors; ++v) {
-      add_group(acc[r][v], t.scales + 16 * v, t.x_scales[r], t.sums + r * kTaskOuts + 16 * v);
+      add_group(acc[r][v], t.scales + 16 * v, t.x_scales[r * t.groups],
+                t.sums + r * kTaskOuts + 16 * v);
     }
   }
 }
@@ -230,68 +200,6 @@ LATHE_INLINE void transpose_quarters(__m512i (&x)[4]) {
   x[3] = _mm512_shuffle_i32x4(b, e, 0xdd);
 }
 
-// Few rows and 16 outputs: codes are used as they are loaded, and the lanes of the outputs are
-// summed together. A quarter of a vector of codes is 32 columns.
-template <int kRows>
-void few_rows(const WeightView& w, const Int8Rows& x, std::int64_t row, std::int64_t out,
-              Panel& panel, float* sums) {
-  const __m512i low = _mm512_set1_epi8(15);
-  const __m512i evens =
-      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
-  const std::int64_t most = w.rows - 1 - out;
-  const std::byte* codes_of[16];
-  for (int i = 0; i < 16; ++i) codes_of[i] = w.data + (out + smaller(i, most)) * w.cols / 2;
-  for (std::int64_t k = 0; k < x.cols; k += kChunk) {
-    if (k % (kScaleRun * x.size) == 0) fill_scales(w, out, k / x.size, 0, panel);
-    const std::int64_t depth = smaller(kChunk, x.cols - k);
-    const __mmask64 exist = ~std::uint64_t{0} >> (64 - depth / 2);
-    __m512i even[kRows], odd[kRows], quarters[kRows][4];
-    LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
-      const std::int8_t* from = x.codes + (k / kChunk * x.rows + row + r) * kChunk;
-      const __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64);
-      even[r] = _mm512_permutex2var_epi32(a, evens, b);
-      odd[r] = _mm512_permutex2var_epi32(a, odds, b);
-    }
-    LATHE_UNROLL for (int a = 0; a < 4; ++a) {
-      __m512i acc[kRows][4];
-      LATHE_UNROLL for (int i = 0; i < 4; ++i) {
-        const std::byte* from = codes_of[4 * a + i] + k / 2;
-        fetch(from + 8 * w.cols);  // the line of the next 16 outputs
-        const __m512i codes = _mm512_maskz_loadu_epi8(exist, from);
-        const __m512i l = _mm512_and_si512(codes, low);
-        const __m512i h = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low);
-        LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
-          acc[r][i] = _mm512_setzero_si512();
-          dot(acc[r][i], l, even[r]);
-          dot(acc[r][i], h, odd[r]);
-        }
-      }
-      LATHE_UNROLL for (int r = 0; r < kRows; ++r) quarters[r][a] = sums_of_quarters(acc[r]);
-    }
-    LATHE_UNROLL for (int r = 0; r < kRows; ++r) {
-      transpose_quarters(quarters[r]);
-      for (std::int64_t i = 0; i < depth; i += x.size) {
-        const std::int64_t group = (k + i) / x.size, in_run = group % kScaleRun;
-        const __m512i* of = quarters[r] + i / 32;
-        __m512i sum = of[0];
-        if (x.size >= 64) sum = _mm512_add_epi32(sum, of[1]);
-        if (x.size == 128) sum = _mm512_add_epi32(sum, _mm512_add_epi32(of[2], of[3]));
-        const std::int64_t at = group * x.rows + row + r;
-        const __m512i offset = _mm512_mullo_epi32(_mm512_set1_epi32(x.minus[at]),
-                                                  _mm512_load_si512(panel.zeros[in_run]));
-        add_group(_mm512_add_epi32(sum, offset), panel.scales[in_run], x.scales[at],
-                  sums + r * kTaskOuts);
-      }
-    }
-  }
-}
-
-using MultiplyFew = void (*)(const WeightView&, const Int8Rows&, std::int64_t, std::int64_t, Panel&,
-                             float*);
-constexpr MultiplyFew kMultiplyFew[] = {few_rows<1>, few_rows<2>, few_rows<3>, few_rows<4>};
-constexpr std::int64_t kFewRows = std::ssize(kMultiplyFew);  // up to this many need no panel
-
 // Multiplies a group of the panel by all rows.
 void multiply_panel(const Int8Rows& x, std::int64_t row, std::int64_t rows, std::int64_t k,
                     const Panel& panel, float* sums) {
@@ -301,39 +209,13 @@ void multiply_panel(const Int8Rows& x, std::int64_t row, std::int64_t rows, std:
                     x.codes + (k / kChunk * x.rows + row + r) * kChunk + k % kChunk,
                     x.size / 4,
                     panel.scales[in_run],
-                    panel.zeros[in_run],
-                    x.scales + group * x.rows + row + r,
-                    x.minus + group * x.rows + row + r,
+                    panel.has_zeros ? panel.zeros[in_run] : nullptr,
+                    panel.zero,
+                    x.scales + (row + r) * x.groups + group,
+                    x.minus + (row + r) * x.groups + group,
+                    x.groups,
                     sums + r * kTaskOuts};
     kMultiply[smaller(kTileRows, rows - r) - 1](tile);
-  }
-}
-
-// Sums of rows row .. row + rows and outputs out .. out + kTaskOuts. sums: [rows, kTaskOuts].
-void sum_task(const WeightView& w, const Int8Rows& x, std::int64_t row, std::int64_t rows,
-              std::int64_t out, float* sums) {
-  Panel panel;
-  const std::int64_t outs = smaller(kTaskOuts, w.rows - out);
-  for (std::int64_t i = 0; i < rows * kTaskOuts; i += 16) {
-    _mm512_store_ps(sums + i, _mm512_setzero_ps());
-  }
-  if (rows <= kFewRows) {
-    for (std::int64_t i = 0; i < outs; i += 16) {
-      kMultiplyFew[rows - 1](w, x, row, out + i, panel, sums + i);
-    }
-    return;
-  }
-  for (std::int64_t k = 0; k < x.cols; k += kChunk) {
-    if (k % (kScaleRun * x.size) == 0) {
-      for (std::int64_t i = 0; i < kTaskOuts; i += 16) {
-        fill_scales(w, out + i, k / x.size, i, panel);
-      }
-    }
-    const std::int64_t depth = smaller(kChunk, x.cols - k);
-    fill_codes(w, out, outs, k, depth, panel);
-    for (std::int64_t i = 0; i < depth; i += x.size) {
-      multiply_panel(x, row, rows, k + i, panel, sums);
-    }
   }
 }
 

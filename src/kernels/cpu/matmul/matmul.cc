@@ -124,7 +124,7 @@ RowsView reordered(const Execution& execution, Arena& arena, const Product& p) {
   return constant(out);
 }
 
-// Weights of int4 by 8-bit integers and the others by bf16 pairs.
+// Weights of int4 and e4m3 by 8-bit integers and the others by bf16 pairs.
 void matmul_int8(const Execution& execution, Arena& arena, std::span<const Product> products) {
   const auto others = cpu_has_bf16_dot() ? MatmulPrecision::bf16 : MatmulPrecision::f32;
   const Arena::Scope scope(arena);
