@@ -70,7 +70,8 @@ def make(rng):
     if form in FORMATS:
         config["quantization_config"] = copy.deepcopy(FORMATS[form][0])
     integers = form.startswith(("int4", "awq", "gptq"))
-    dtype = rng.choice(["float32", "float32", "float32", "int8" if integers else "fp8" if form.startswith("fp8") else "bfloat16"])
+    rounded = "int8" if integers else rng.choice(["fp8", "int8"]) if form.startswith("fp8") else "bfloat16"
+    dtype = rng.choice(["float32", "float32", "float32", rounded])
     split = rng.choice(["auto", "auto", "width", "number", "2x2" if ranks == 4 else "4x2" if ranks == 8 else "1x2"])
     flags = ["--dtype", dtype]
     experts = any(text.get(key) for key in ("n_routed_experts", "num_experts", "num_local_experts"))

@@ -38,8 +38,8 @@ Result<MatmulPrecision> precision_of(const std::string& dtype, const Backend& ba
                  "fp8 on the ref device", "--dtype float32, or auto"};
   }
   if (dtype == "fp8") return fp8;
-  if (dtype == "int8" && config.quantization != Quantization::int4) {
-    return Error{ErrorCode::unsupported, "--dtype", "int8 with a checkpoint of int4 weights",
+  if (dtype == "int8" && config.quantization != Quantization::int4 && !config.has_fp8()) {
+    return Error{ErrorCode::unsupported, "--dtype", "int8 with a checkpoint of int4 or fp8 weights",
                  "int8 with other weights", "--dtype auto"};
   }
   if (dtype == "int8" && !backend.multiplies_in(MatmulPrecision::int8)) {

@@ -47,8 +47,8 @@ const char* products_text(MatmulPrecision precision) {
     case MatmulPrecision::fp8_pow2:
       return "e4m3 with fp8 weights, bf16 with bf16 and 4-bit weights, f32 with others; f32 sums";
     case MatmulPrecision::int8:
-      return "8-bit integers with int4 weights, bf16 with other 4-bit, bf16 and fp8 weights, f32 "
-             "with others; f32 sums";
+      return "8-bit integers with int4 and fp8 weights, bf16 with other 4-bit and bf16 weights, "
+             "f32 with others; f32 sums";
   }
   return "";
 }
@@ -119,7 +119,7 @@ void add_model_flags(Command command, ModelFlags& flags) {
           "--dtype", r.dtype,
           "of products with bf16, fp8 and 4-bit weights: float32; bfloat16 (x rounded, f32 sums); "
           "fp8, the same with x in e4m3 for fp8 weights; int8, the same with x in 8-bit integers "
-          "for int4 weights on a CPU; or auto: bfloat16 where the device multiplies it")
+          "for int4 and fp8 weights on a CPU; or auto: bfloat16 where the device multiplies it")
       .one_of({"auto", "float32", "bfloat16", "fp8", "int8"});
   command.add_option("--threads", r.threads, "0 = one per core").range(0, 1024);
   command
