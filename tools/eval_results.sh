@@ -18,6 +18,6 @@ for line in list(sys.stdin)[:60]:
     sys.stdout.write("<user>" + item["prompt"] + "<assistant>" + item["response"] + "<eos>")' > "$text"
 for model in tiny-gqa tiny-v32 tiny-v4; do
   "$lathe" eval --model models/$model --all-plans --task all --limit "$limit" --perplexity "$text" --json --svg docs/results/$model.svg "$@" \
-    > docs/results/$model.json
+    | python3 -m json.tool --no-indent > docs/results/$model.json  # indentation is half of its bytes
 done
 python3 tools/eval_table.py docs/results ${EVAL_NOTE:+"$EVAL_NOTE"}
