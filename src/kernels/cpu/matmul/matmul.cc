@@ -133,7 +133,10 @@ void matmul_int8(const Execution& execution, Arena& arena, std::span<const Produ
   Product* begin = all;
   Product* end = all + count;
   for (const Product& p : products) {
-    const bool by_integers = is_int8_dot_weight(p.w.dtype) && p.w.cols > 0;
+    // An e4m3 row of one block, such as a head's absorbed projection, is rounded for one sum alone:
+    // that takes longer than its dot products by bf16 pairs.
+    const std::int64_t least = p.w.dtype == DType::e4m3 ? kWeightBlock + 1 : 1;
+    const bool by_integers = is_int8_dot_weight(p.w.dtype) && p.w.cols >= least;
     *(by_integers ? begin++ : --end) = p;
   }
   if (begin != all) cpu_matmul_int8(execution, arena, {all, begin});

@@ -11,6 +11,7 @@
 #include "base/integers.h"
 #include "base/test_scale.h"
 #include "base/threads.h"
+#include "kernels/cpu/matmul/matmul_bf16.h"
 #include "kernels/cpu/matmul/matmul_int8.h"
 #include "kernels/cpu/matmul/test/matmul_cases_test_util.h"
 
@@ -169,10 +170,28 @@ TEST_F(MatmulInt8E4m3, AgreesWithTheOracle) {
       const WeightView w = random_e4m3(rng, n, k, scales, memory);
       MatmulRows x(m, k), got(m, n);
       fill_quarters(rng, x);
-      cpu_multiply(MatmulPrecision::int8, {x.view(0, m), w, got.out(0, m)});
+      const Product p{x.view(0, m), w, got.out(0, m)};
+      Arena arena;
+      cpu_matmul_int8({}, arena, {&p, 1});
       expect_e4m3(x, w, got);
       if (HasFatalFailure()) return;
     }
+  }
+}
+
+// Rows of one block of columns are multiplied as with bf16.
+TEST_F(MatmulInt8E4m3, NotForOneBlockOfColumns) {
+  std::mt19937 rng(test_seed(67));
+  const auto others = cpu_has_bf16_dot() ? MatmulPrecision::bf16 : MatmulPrecision::f32;
+  for (const std::int64_t k : {16, 100, 128, 129}) {
+    GuardedMemory memory;
+    const WeightView w = random_e4m3(rng, 65, k, Scales::blocks, memory);
+    MatmulRows x(3, k), got(3, 65), want(3, 65);
+    std::normal_distribution<float> normal;
+    for (float& v : x.data) v = normal(rng);
+    cpu_multiply(MatmulPrecision::int8, {x.view(0, 3), w, got.out(0, 3)});
+    cpu_multiply(others, {x.view(0, 3), w, want.out(0, 3)});
+    EXPECT_EQ(got.data == want.data, k <= 128) << "k " << k;
   }
 }
 
