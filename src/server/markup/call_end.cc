@@ -93,6 +93,30 @@ std::optional<CallEnd> end_outside_parameters(std::string_view text, std::string
   }
 }
 
+// The end mark outside of the values of <arg_value>. A value that has no end tag ends with its
+// call: another value begins before the next end tag.
+std::optional<CallEnd> end_outside_pairs(std::string_view text, std::string_view mark,
+                                         CallScan& scan) {
+  for (;;) {
+    const std::size_t end = text.find(mark, scan.at);
+    const std::size_t open = text.find(kPairValue, scan.at);
+    if (open >= end) {  // neither, or the end first
+      if (end != std::string_view::npos) return CallEnd{end, end + mark.size()};
+      const std::size_t kept = std::max(mark.size(), kPairValue.size());
+      scan.at = std::max(scan.at, text.size() - std::min(text.size(), kept));
+      return std::nullopt;
+    }
+    const std::size_t shut = text.find(kEndPairValue, open);
+    if (shut == std::string_view::npos) {
+      scan.at = open;
+      return std::nullopt;
+    }
+    const std::size_t next = text.find(kPairValue, open + kPairValue.size());
+    if (next < shut && end < next) return CallEnd{end, end + mark.size()};
+    scan.at = shut + kEndPairValue.size();
+  }
+}
+
 // The end mark outside of the values of <function=...>. A value that has no end tag ends with its
 // function.
 std::optional<CallEnd> end_outside_values(std::string_view text, std::string_view mark,
@@ -235,6 +259,9 @@ std::optional<CallEnd> find_call_end(const CallMarks& marks, std::string_view te
     return scan.plain ? first_end(text, marks.end, scan)
                       : end_outside_quotes(text, marks.end, scan, /*python=*/false);
   };
+  const auto pairs_or_first = [&] {
+    return scan.plain ? first_end(text, marks.end, scan) : end_outside_pairs(text, marks.end, scan);
+  };
   switch (marks.body) {
     case CallBody::json:
     case CallBody::deepseek:
@@ -244,14 +271,15 @@ std::optional<CallEnd> find_call_end(const CallMarks& marks, std::string_view te
       const std::size_t front = after_space(text, 0);
       if (front == text.size()) return std::nullopt;
       if (text[front] == '{' || text[front] == '[') return json_or_first();
-      if (scan.plain || !begins_with_part_of(text.substr(front), kFunctionMark)) {
-        return first_end(text, marks.end, scan);
+      if (!scan.plain && begins_with_part_of(text.substr(front), kFunctionMark)) {
+        return end_outside_values(text, marks.end, scan);
       }
-      return end_outside_values(text, marks.end, scan);
+      return pairs_or_first();
     }
     case CallBody::function:
-    case CallBody::pairs:
       return first_end(text, marks.end, scan);
+    case CallBody::pairs:
+      return pairs_or_first();
     case CallBody::dsml:
     case CallBody::invoke: {
       if (const std::size_t json = invoke_json(text); json != std::string_view::npos) {

@@ -96,8 +96,8 @@ ToolCalls read_function_calls(std::string_view body, const Json& tools, bool clo
 }
 
 ToolCalls read_pairs_call(std::string_view body, const Json& tools, bool closed) {
-  constexpr std::string_view kKey = "<arg_key>", kEndValue = "</arg_value>";
-  if (!closed && !trim(body).ends_with(kEndValue)) return std::nullopt;
+  constexpr std::string_view kKey = "<arg_key>";
+  if (!closed && !trim(body).ends_with(kEndPairValue)) return std::nullopt;
   const std::size_t first = body.find(kKey);
   const std::string name(trim(body.substr(0, first)));
   // The format allows any word as a name, so require a tool's.
@@ -107,15 +107,15 @@ ToolCalls read_pairs_call(std::string_view body, const Json& tools, bool closed)
   while (!trim(body).empty()) {
     const auto before = take_until(body, kKey);
     const auto key = before ? take_until(body, "</arg_key>") : std::nullopt;
-    const auto gap = key ? take_until(body, "<arg_value>") : std::nullopt;
+    const auto gap = key ? take_until(body, kPairValue) : std::nullopt;
     if (!gap || trim(*key).empty() || !trim(*before).empty() || !trim(*gap).empty()) {
       return std::nullopt;
     }
     // A value without an end mark ends at the next key.
-    const std::size_t shut = body.find(kEndValue);
+    const std::size_t shut = body.find(kEndPairValue);
     const std::size_t end = std::min({shut, find_line_tag(body, kKey), body.size()});
     const std::string_view value = body.substr(0, end);
-    body.remove_prefix(end == shut ? end + kEndValue.size() : end);
+    body.remove_prefix(end == shut ? end + kEndPairValue.size() : end);
     set_member(arguments, trim(*key), loose_value(tools, name, trim(*key), value));
   }
   return one_call({name, members_text(arguments)});

@@ -61,5 +61,7 @@ inline constexpr std::string_view kFunctionMark = "<function=";
 inline constexpr std::string_view kEndFunctionMark = "</function>";
 inline constexpr std::string_view kTagParameter = "<parameter=";
 inline constexpr std::string_view kEndTagParameter = "</parameter>";
+inline constexpr std::string_view kPairValue = "<arg_value>";
+inline constexpr std::string_view kEndPairValue = "</arg_value>";
 
 }  // namespace lathe

@@ -43,7 +43,7 @@ std::vector<Written> written_calls() {
       {tag,
        "<tool_call>function\n<arg_key>a</arg_key>\n<arg_value>",
        "</arg_value>\n</tool_call>",
-       {"</arg_value>", "</tool_call>"}},
+       {"</arg_value>"}},
       {deepseek, call + "{\"a\": \"", "\"}" + end},
       {deepseek, call + "{\"a\": \"", "\"}"},
       {deepseek, fenced, "\"}\n```" + end},
