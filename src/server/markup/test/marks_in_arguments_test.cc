@@ -155,6 +155,17 @@ TEST(MarksInArguments, AValueWithoutAnEndTagEndsWithItsFunction) {
                 "function{\"a\":\"y</tool_call>\"}\n");
 }
 
+TEST(MarksInArguments, APairWithoutAnEndTagEndsWithItsCall) {
+  MarkupRules rules;
+  rules.tools = ToolFormat::tag;
+  rules.schemas = std::make_shared<const Json>(kWriteTools);
+  const std::string front = "<tool_call>function\n<arg_key>a</arg_key>\n<arg_value>",
+                    end = "</arg_value>\n</tool_call>";
+  expect_answer(rules, front + "x</tool_call>\n" + front + "y</tool_call> z" + end,
+                "reasoning: \ncontent: \nfunction{\"a\":\"x\"}\n"
+                "function{\"a\":\"y</tool_call> z\"}\n");
+}
+
 // Text beside the JSON is not lost.
 TEST(MarksInArguments, AFenceHasNothingAfterIt) {
   MarkupRules rules;
