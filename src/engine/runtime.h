@@ -36,8 +36,8 @@ struct RuntimeOptions {
   std::function<std::unique_ptr<Model>()> make_model;  // instead of any checkpoint; may be empty
   std::string device = "auto";
   std::string gpus;  // --gpus: numbers of the ranks' GPUs, "0,1"; empty: the first ones
-  // float32, bfloat16, fp8, int8 (see MatmulPrecision) or auto: bfloat16 on a GPU and on a CPU with dot
-  // products of bf16 pairs. fp8 needs a checkpoint with e4m3 weights, and int8 one with int4 or
+  // float32, bfloat16, fp8, int8 (see MatmulPrecision) or auto: bfloat16 on a GPU and on a CPU with
+  // dot products of bf16 pairs. fp8 needs a checkpoint with e4m3 weights, and int8 one with int4 or
   // e4m3 weights and a CPU.
   std::string dtype = "auto";
   int threads = 0;  // 0: one per core; several ranks divide them
