@@ -1,10 +1,16 @@
 // GEMMs with e4m3 weights, by bf16 or e4m3 tokens, emulated, against sums in double.
+#include <cstring>
+
 #include "kernels/cuda/sm90/matmul/test/matmul_emulation.h"
 
 namespace lathe::cuda {
 namespace {
 
+using matmul_test::emulate_matmul;
+using matmul_test::emulate_matmul;
+using matmul_test::Host;
 using matmul_test::MatmulEmulated;
+using matmul_test::Placed;
 using matmul_test::Problem;
 using matmul_test::random_f32;
 
@@ -37,6 +43,28 @@ TEST_F(MatmulEmulated, CodesOfBoth) {
       p.make_x_codes(random);
       check(p, {split, 16 * between(3, 8), tokens, false}, split * between(1, 2));
     }
+  }
+}
+
+// Tiles of up to 64 weight rows by one warpgroup have the bits of those by two.
+TEST_F(MatmulEmulated, CodesOfBothByOneWarpgroup) {
+  for (const int split : {1, 2, 4}) {
+    const int rows = 16 * between(3, 4);
+    Problem p(random, between(33, 90), 2 * between(50, 200), 16 * between(40, 60), DType::e4m3);
+    p.make_x_codes(random);
+    p.out_bf16 = between(0, 1) == 0;
+    if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+    check(p, {split, rows, 64, false, 1}, split * between(1, 2));
+    p.out_bf16 = false;
+    Host host;
+    const Placed placed(p, host);
+    const MatmulCall call = placed.call(p.m);
+    emulate_matmul({&call, 1}, {split, 128, 64, false}, split);
+    const std::vector<float> want = placed.read();
+    emulate_matmul({&call, 1}, {split, rows, 64, false, 1}, split);
+    const std::vector<float> got = placed.read();
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+        << "seed " << seed << ", split " << split;
   }
 }
 
