@@ -71,10 +71,12 @@ std::optional<CallEnd> first_end(std::string_view text, std::string_view mark, C
   return std::nullopt;
 }
 
-// The end mark outside of parameters, which have end tags of their own.
+// The end mark outside of parameters, which have end tags of their own. may_lack_end: one without
+// ends with its call, if another parameter begins before the next end tag.
 std::optional<CallEnd> end_outside_parameters(std::string_view text, std::string_view mark,
                                               std::string_view parameter,
-                                              std::string_view end_parameter, CallScan& scan) {
+                                              std::string_view end_parameter, CallScan& scan,
+                                              bool may_lack_end = false) {
   for (;;) {
     const std::size_t end = text.find(mark, scan.at);
     const std::size_t open = text.find(parameter, scan.at);
@@ -89,31 +91,9 @@ std::optional<CallEnd> end_outside_parameters(std::string_view text, std::string
       scan.at = open;
       return std::nullopt;
     }
+    const std::size_t next = text.find(parameter, open + parameter.size());
+    if (may_lack_end && end < next && next < shut) return CallEnd{end, end + mark.size()};
     scan.at = shut + end_parameter.size();
-  }
-}
-
-// The end mark outside of the values of <arg_value>. A value that has no end tag ends with its
-// call: another value begins before the next end tag.
-std::optional<CallEnd> end_outside_pairs(std::string_view text, std::string_view mark,
-                                         CallScan& scan) {
-  for (;;) {
-    const std::size_t end = text.find(mark, scan.at);
-    const std::size_t open = text.find(kPairValue, scan.at);
-    if (open >= end) {  // neither, or the end first
-      if (end != std::string_view::npos) return CallEnd{end, end + mark.size()};
-      const std::size_t kept = std::max(mark.size(), kPairValue.size());
-      scan.at = std::max(scan.at, text.size() - std::min(text.size(), kept));
-      return std::nullopt;
-    }
-    const std::size_t shut = text.find(kEndPairValue, open);
-    if (shut == std::string_view::npos) {
-      scan.at = open;
-      return std::nullopt;
-    }
-    const std::size_t next = text.find(kPairValue, open + kPairValue.size());
-    if (next < shut && end < next) return CallEnd{end, end + mark.size()};
-    scan.at = shut + kEndPairValue.size();
   }
 }
 
@@ -260,7 +240,9 @@ std::optional<CallEnd> find_call_end(const CallMarks& marks, std::string_view te
                       : end_outside_quotes(text, marks.end, scan, /*python=*/false);
   };
   const auto pairs_or_first = [&] {
-    return scan.plain ? first_end(text, marks.end, scan) : end_outside_pairs(text, marks.end, scan);
+    return scan.plain ? first_end(text, marks.end, scan)
+                      : end_outside_parameters(text, marks.end, kPairValue, kEndPairValue, scan,
+                                               /*may_lack_end=*/true);
   };
   switch (marks.body) {
     case CallBody::json:

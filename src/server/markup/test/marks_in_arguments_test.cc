@@ -143,27 +143,28 @@ TEST(MarksInArguments, AreTextInEveryForm) {
   }
 }
 
-// Otherwise the first call would go on to the second one's end tag.
-TEST(MarksInArguments, AValueWithoutAnEndTagEndsWithItsFunction) {
+// Of two calls, the first's value lacks its end tag: it would go on to the second one's.
+void expect_two_calls(const std::string& first, const std::string& second,
+                      const std::string& second_value) {
   MarkupRules rules;
   rules.tools = ToolFormat::tag;
   rules.schemas = std::make_shared<const Json>(kWriteTools);
+  expect_answer(rules, first + "\n" + second,
+                "reasoning: \ncontent: \nfunction{\"a\":\"x\"}\n"
+                "function{\"a\":\"" +
+                    second_value + "\"}\n");
+}
+
+TEST(MarksInArguments, AValueWithoutAnEndTagEndsWithItsFunction) {
   const std::string front = "<tool_call>\n<function=function>\n<parameter=a>\n",
                     end = "\n</function>\n</tool_call>";
-  expect_answer(rules, front + "x" + end + "\n" + front + "y</tool_call>\n</parameter>" + end,
-                "reasoning: \ncontent: \nfunction{\"a\":\"x\"}\n"
-                "function{\"a\":\"y</tool_call>\"}\n");
+  expect_two_calls(front + "x" + end, front + "y</tool_call>\n</parameter>" + end, "y</tool_call>");
 }
 
 TEST(MarksInArguments, APairWithoutAnEndTagEndsWithItsCall) {
-  MarkupRules rules;
-  rules.tools = ToolFormat::tag;
-  rules.schemas = std::make_shared<const Json>(kWriteTools);
-  const std::string front = "<tool_call>function\n<arg_key>a</arg_key>\n<arg_value>",
-                    end = "</arg_value>\n</tool_call>";
-  expect_answer(rules, front + "x</tool_call>\n" + front + "y</tool_call> z" + end,
-                "reasoning: \ncontent: \nfunction{\"a\":\"x\"}\n"
-                "function{\"a\":\"y</tool_call> z\"}\n");
+  const std::string front = "<tool_call>function\n<arg_key>a</arg_key>\n<arg_value>";
+  expect_two_calls(front + "x</tool_call>", front + "y</tool_call> z</arg_value>\n</tool_call>",
+                   "y</tool_call> z");
 }
 
 // Text beside the JSON is not lost.
