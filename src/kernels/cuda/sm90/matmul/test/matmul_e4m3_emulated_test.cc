@@ -7,7 +7,6 @@ namespace lathe::cuda {
 namespace {
 
 using matmul_test::emulate_matmul;
-using matmul_test::emulate_matmul;
 using matmul_test::Host;
 using matmul_test::MatmulEmulated;
 using matmul_test::Placed;
