@@ -82,7 +82,7 @@ Result<void> put(const MatmulLaunch& l, const WeightView& weights, cudaStream_t 
   for (int i = 0; i < l.params.weight_count && status == cudaSuccess; ++i) {
     status = make_row_map(maps.weights[i], l.weights[i]);
     const MatmulWeight& w = l.params.weights[i];
-    if (w.staged != 0 && w.out_bf16 == 0 && status == cudaSuccess) {
+    if (w.staged != 0 && status == cudaSuccess) {
       status = make_row_map(maps.out[i], l.out[i]);
     }
   }

@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlock
   } else {
     if constexpr (!T::kNarrow && !T::kShares) raise_registers<T::kConsumerRegisters>();
     if constexpr (T::kTokensOnM) {
-      MatmulManyConsumer<T>(p, s, thread).run();
+      MatmulManyConsumer<T>(p, maps, s, thread).run();
     } else {
       MatmulConsumer<T>(p, maps, s, thread).run();
     }

@@ -35,14 +35,17 @@ bool has_whole_words(const MutableRowsView& out) {
   const std::int64_t word = 128 / bits_of(out.dtype);
   return at_multiple(out.data, 16) && out.row_stride % word == 0 && out.cols % word == 0;
 }
-RowBoxes boxes_of(const MutableRowsView& out) {
-  return {.base = out.data,
-          .rows = out.rows,
-          .row_bytes = bytes_of(out.dtype, out.cols),
-          .row_stride = bytes_of(out.dtype, out.row_stride),
-          .element_bytes = 4,
-          .box_bytes = 4 * kMatmulOutRows,
-          .box_rows = kMatmulOutTokens};
+// Sets up the boxes in which a weight's output is stored, if it is staged.
+void set_out(MatmulLaunch& l, int weight, const MutableRowsView& out) {
+  if (l.params.weights[weight].staged == 0) return;
+  const bool f32 = out.dtype == DType::f32, many = l.instance.pair && has_tokens_on_m(l.params);
+  l.out[weight] = {.base = out.data,
+                   .rows = out.rows,
+                   .row_bytes = bytes_of(out.dtype, out.cols),
+                   .row_stride = bytes_of(out.dtype, out.row_stride),
+                   .element_bytes = bits_of(out.dtype) / 8,
+                   .box_bytes = l.params.gate_step != 0 && !many ? 64 : 128,
+                   .box_rows = many && !f32 ? kMatmulManyOutTokens : kMatmulOutTokens};
 }
 
 // Whether a pair of codes is converted by one fma.
@@ -193,7 +196,6 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
     if (c.w.rows == 0) continue;
     l.weights[p.weight_count] = boxes_of(c.w, tiling);
     const bool staged = tiling.pair && has_whole_words(c.out);
-    if (staged && c.out.dtype == DType::f32) l.out[p.weight_count] = boxes_of(c.out);
     p.weights[p.weight_count++] = {
         .out = c.out.data,
         .bias = c.bias,
@@ -222,6 +224,9 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
                 .spread = tiling.spread,
                 .warpgroups = static_cast<std::uint8_t>(tiling.warpgroups),
                 .clusters = static_cast<int>(std::min<std::int64_t>(items, clusters))};
+  for (int i = 0, weight = 0; i < static_cast<int>(calls.size()); ++i) {
+    if (calls[i].w.rows > 0) set_out(l, weight++, calls[i].out);
+  }
   return l;
 }
 
@@ -258,11 +263,6 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   const bool whole_boxes = heads && c.w.rows % kMatmulTileRows == 0 && c.out_stride % 4 == 0;
   p.weights[0].staged =
       tokens >= 128 && has_whole_words(first.out) && (f32 ? whole_boxes : c.out_stride % 8 == 0);
-  if (p.weights[0].staged != 0 && f32) {
-    MutableRowsView all = first.out;
-    all.cols += (c.groups - 1) * c.out_stride;
-    l.out[0] = boxes_of(all);
-  }
   p.offsets = c.offsets;
   p.groups = static_cast<std::int32_t>(c.groups);
   p.x_by_group = heads;
@@ -279,6 +279,10 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   const std::int64_t tiles =
       p.x_by_group ? p.token_tiles * c.groups : std::min(c.x.rows, p.token_tiles + c.groups);
   if (c.activation != nullptr) gate(l, *c.activation, c.w, c.up);
+  MutableRowsView all = c.out;
+  all.cols = (p.gate_step == 0 ? p.weights[0].rows : p.weights[0].rows / 2) +
+             (c.groups - 1) * c.out_stride;
+  set_out(l, 0, all);
   if (c.dense != nullptr) add_dense(l, *c.dense, tokens, sms);
   const std::int64_t columns = pair ? (p.tiles + 1) / 2 : p.tiles;
   p.columns = FastDiv(columns);

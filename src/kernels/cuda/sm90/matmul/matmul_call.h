@@ -29,7 +29,7 @@ struct MatmulLaunch {
   RowBoxes x;
   RowBoxes x_dense;
   RowBoxes weights[kMatmulWeights];
-  RowBoxes out[kMatmulWeights];  // for f32, if MatmulWeight::staged is set
+  RowBoxes out[kMatmulWeights];  // if MatmulWeight::staged is set
 };
 MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& tiling, int sms);
 

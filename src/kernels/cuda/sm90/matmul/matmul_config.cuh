@@ -65,8 +65,8 @@ struct MatmulTile {
   // Output buffer for many tokens, half of it for each warpgroup: as f32, two groups of two boxes.
   static constexpr int kOutBoxBytes = kMatmulOutTokens * kMatmulOutRows * 4;
   static constexpr bool kStaged = kPair || (kGrouped && kTokens >= 128);
-  // With tokens on M: 2 KB for each warp.
-  static constexpr int kOutBytes = kTokensOnM ? 8 * 2048 : kStaged ? 8 * kOutBoxBytes : 0;
+  // With tokens on M a whole tile in bf16, which is stored while the next one is summed.
+  static constexpr int kOutBytes = kTokensOnM ? kTokens * 128 * 2 : kStaged ? 8 * kOutBoxBytes : 0;
   static constexpr int kBarrierBytes = 256;
   // Token tiles before each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/common/activated.cuh"
 #include "kernels/cuda/common/cluster_store.cuh"
-#include "kernels/cuda/common/f32_boxes.cuh"
+#include "kernels/cuda/common/out_boxes.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_kept.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_ring.cuh"
@@ -193,9 +193,9 @@ struct MatmulConsumer {
       LATHE_ROLLED
       for (std::int32_t part = 0;;) {
         Format::sum_part(*this, w, MatmulPart(p, part));
-        if (part > 0) add_kept_sums<T::kConsumers>(p, acc);
+        if (part > 0) add_kept_sums<T>(p, acc);
         if (++part == p.split) break;
-        keep_sums<T::kConsumers>(p, acc);
+        keep_sums<T>(p, acc);
       }
     } else {
       Format::sum_part(*this, w, MatmulPart(p, 0));
@@ -280,7 +280,7 @@ struct MatmulConsumer {
       if (step % 2 == 0 && w.token + step * kMatmulOutTokens >= w.end) return;
       const std::uint32_t boxes =
           s.out(group) + static_cast<std::uint32_t>(step % 2 * 2 * T::kOutBoxBytes);
-      if (sends) wait_box_groups<1>();  // previous contents have been sent
+      if (elected()) wait_box_groups<1>();  // previous contents have been sent
       group_sync(1 + group, 128);
       // 16-byte word c of a row of 32 floats is stored at c ^ (row % 8): no bank conflicts.
       const std::uint32_t at = boxes + static_cast<std::uint32_t>(warp / 2 * T::kOutBoxBytes);
@@ -303,52 +303,68 @@ struct MatmulConsumer {
           if (weight.add) {
             add_f32_box(map, x, y, from);
           } else {
-            store_f32_box(map, x, y, from);
+            store_box(map, x, y, from);
           }
         }
         end_box_group();
       }
     }
   }
-  /// Address of 16-byte word `word` of bf16 results. Eight words that are stored or loaded together
-  /// are in different banks. Word + 64 k is 1024 k bytes further.
-  __device__ std::uint32_t out_word(int word) const {
-    return s.out(group) + static_cast<std::uint32_t>((word ^ word / 8 % 8) * 16);
+  /// Address of word `word` of a token's kWords of bf16 results, swizzled as TMA reads boxes of
+  /// that width. Eight words that are stored or loaded together are in different banks.
+  template <int kWords>
+  __device__ std::uint32_t out_word(int token, int word) const {
+    const int turn = kWords == 8 ? token % 8 : token / 2 % 4;
+    return s.out(group) + static_cast<std::uint32_t>((token * kWords + (word ^ turn)) * 16);
   }
   /// Call before words are written: waits until the previous contents have been sent.
   __device__ void begin_words() const {
-    if (warp == 0 && elected()) wait_box_groups<0>();
+    if (elected()) wait_box_groups<0>();
     group_sync(1 + group, 128);
   }
-  /// Stores the words of `kTokens` tokens, kWords each, to columns from `column` on.
+  /// Stores the words of tokens from `first` of the tile on, which all warps have written: kTokens
+  /// tokens, kWords each, to columns from `column` on. A warp has 32 tokens at a time. TMA stores
+  /// whole boxes while the next tile is summed. Others may reach into tokens of another tile or
+  /// group, or rows of another weight; the warp stores their words.
   template <int kTokens, int kWords>
-  __device__ void send_words(const MatmulWeight& weight, const MatmulWork& w, std::int32_t token,
+  __device__ void send_words(const MatmulWeight& weight, const MatmulWork& w, int first,
                              std::int32_t column, std::int32_t columns) const {
+    fence_async_proxy();
     group_sync(1 + group, 128);
-    const int me = warp * 32 + lane;
-    const std::uint32_t from = out_word(me);
-    const std::int32_t mine = column + me % kWords * 8;
-    token += me / kWords;
-    auto* out = static_cast<std::uint16_t*>(weight.out) + w.group * p.out_group +
-                token * weight.out_stride + mine;
-    if (mine >= columns) return;
     const std::int32_t end = w.token + T::kTokens < w.end ? w.token + T::kTokens : w.end;
     LATHE_UNROLL
-    for (int i = 0; i < kTokens * kWords / 128; ++i) {
-      if (token + i * (128 / kWords) >= end) return;
-      *reinterpret_cast<uint4*>(out) =
-          load_shared_u128(from + static_cast<std::uint32_t>(2048 * i));
-      out += 128 / kWords * weight.out_stride;
+    for (int from = 0; from < kTokens; from += 4 * kMatmulOutTokens) {
+      const int in_buffer = from + warp * kMatmulOutTokens;
+      const std::int32_t token = w.token + first + in_buffer;
+      if (warp_value(token + kMatmulOutTokens <= end && column + 8 * kWords <= columns)) {
+        if (elected()) {
+          store_box(&maps.out[w.weight], column + static_cast<std::int32_t>(w.group * p.out_group),
+                    token, out_word<kWords>(in_buffer, 0));
+        }
+        continue;
+      }
+      LATHE_ROLLED
+      for (int word = lane; word < kMatmulOutTokens * kWords; word += 32) {
+        const int mine = word / kWords, to = column + word % kWords * 8;
+        if (token + mine >= end || to >= columns) continue;
+        auto* out = static_cast<std::uint16_t*>(weight.out) + w.group * p.out_group +
+                    (token + mine) * weight.out_stride + to;
+        *reinterpret_cast<uint4*>(out) =
+            load_shared_u128(out_word<kWords>(in_buffer + mine, word % kWords));
+      }
+    }
+    if (elected()) {
+      end_box_group();
+      end_box_group();  // an empty one, as send_boxes() does not wait for the last
     }
   }
   /// Stores bf16 through shared memory, so that whole sectors are written.
   __device__ void send_bf16(const MatmulWeight& weight, const MatmulWork& w,
                             const float (&bias)[2]) const {
-    const int token = lane / 16 * 8 + lane % 8;
-    const std::uint32_t to = out_word(token * 8 + warp * 2 + lane / 8 % 2);
+    const std::uint32_t to = out_word<8>(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
     LATHE_UNROLL
     for (int step = 0; step < (T::kEights + 15) / 16; ++step) {
-      if (w.token + 128 * step >= w.end) return;
+      if (warp_value(w.token + 128 * step >= w.end)) return;
       begin_words();
       LATHE_UNROLL
       for (int j = 0; j < 16; j += 2) {
@@ -361,7 +377,7 @@ struct MatmulConsumer {
         }
         store_matrices_trans(to + static_cast<std::uint32_t>(1024 * j), v[0], v[1], v[2], v[3]);
       }
-      send_words<128, 8>(weight, w, w.token + 128 * step, first_row(w), weight.rows);
+      send_words<128, 8>(weight, w, 128 * step, first_row(w), weight.rows);
     }
   }
   /// Stores bf16 directly, two neighbouring weight rows at a time. first: the warp's first row.
@@ -431,17 +447,17 @@ struct MatmulConsumer {
   }
   __device__ void send_gated(const MatmulWeight& weight, const MatmulWork& w,
                              const float (&bias)[2]) const {
-    const std::uint32_t to = out_word(lane * 4 + warp);
+    const std::uint32_t to = out_word<4>(lane, warp);
     begin_words();
     LATHE_UNROLL
     for (int j = 0; j < T::kEights; j += 4) {
-      if (w.token + 8 * j >= w.end) break;
+      if (warp_value(w.token + 8 * j >= w.end)) break;
       std::uint32_t v[4];
       LATHE_UNROLL
       for (int i = 0; i < 4; ++i) v[i] = gated_pair(w, j + i, bias);
       store_matrices_trans(to + static_cast<std::uint32_t>(512 * j), v[0], v[1], v[2], v[3]);
     }
-    send_words<T::kTokens, 4>(weight, w, w.token, first_row(w) / 2, weight.rows / 2);
+    send_words<T::kTokens, 4>(weight, w, 0, first_row(w) / 2, weight.rows / 2);
   }
 
   /// Loads the scales of a work tile's weights from chunk `begin` on.
@@ -493,7 +509,7 @@ struct MatmulConsumer {
       wait_full();
       sum(list.get(n));
       if constexpr (T::kSpread) {
-        const bool joined = join_parts<T::kConsumers>(p, list.get(n).part, acc);
+        const bool joined = join_parts<T>(p, list.get(n).part, acc);
         if (!warp_value(joined)) continue;
       }
       store_tile(list.get(n));  // there are no registers for it next to the sums

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kernels/cuda/common/activated.cuh"
+#include "kernels/cuda/common/out_boxes.cuh"
 #include "kernels/cuda/common/wgmma_wide.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_kept.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_ring.cuh"
@@ -37,11 +38,12 @@ struct MatmulManyConsumer {
   static constexpr int kTurns = T::kTokens / 128;  // wgmmas of 64 tokens, one after the other
   static constexpr int kBlocks = 16;               // of 8 weight rows
   static constexpr int kValues = 4 * kBlocks;
-  /// Output buffer of a warp: 16 tokens x 64 columns in bf16.
-  static constexpr int kWarpOutBytes = 16 * 128;
-  static_assert(8 * kWarpOutBytes <= T::kOutBytes);
+  // Output of a warp's turn: boxes of 16 tokens x 64 columns in bf16.
+  static constexpr int kBoxBytes = kMatmulManyOutTokens * 128, kTurnOutBytes = 2 * kBoxBytes;
+  static_assert(8 * kTurns * kTurnOutBytes == T::kOutBytes);
 
   const MatmulParams& p;
+  const MatmulMaps& maps;
   const MatmulShared<T>& s;
   MatmulWorkList<T> list;
   int group, warp, lane;
@@ -49,9 +51,10 @@ struct MatmulManyConsumer {
   // [turn][4 j + 2 h + i]: token token_at(turn, h) x weight row 8 j + 2 (lane % 4) + i
   float acc[kTurns][kValues];
 
-  __device__ MatmulManyConsumer(const MatmulParams& params, const MatmulShared<T>& shared,
-                                int thread)
+  __device__ MatmulManyConsumer(const MatmulParams& params, const MatmulMaps& tensor_maps,
+                                const MatmulShared<T>& shared, int thread)
       : p(params),
+        maps(tensor_maps),
         s(shared),
         list(params, shared),
         group(thread / 128),
@@ -150,9 +153,9 @@ struct MatmulManyConsumer {
       LATHE_ROLLED
       for (std::int32_t part = 0;;) {
         sum_part(w, factors, MatmulPart(p, part));
-        if (part > 0) add_kept_sums<T::kConsumers>(p, all());
+        if (part > 0) add_kept_sums<T>(p, all());
         if (++part == p.split) break;
-        keep_sums<T::kConsumers>(p, all());
+        keep_sums<T>(p, all());
       }
     } else {
       sum_part(w, factors, MatmulPart(p, 0));
@@ -207,6 +210,13 @@ struct MatmulManyConsumer {
     }
   }
 
+  /// v in registers of its own, in a way that the compiler cannot see through. Stores of pairs
+  /// would otherwise decide in which registers sums are, and so that they are in the bank of the
+  /// chunk's sums: an FMA whose three operands are in one bank takes two clocks.
+  __device__ float2 moved(float2 v) const {
+    const auto zero = static_cast<std::uint32_t>(p.m >> 31);
+    return {bits_to_float(float_to_bits(v.x) ^ zero), bits_to_float(float_to_bits(v.y) ^ zero)};
+  }
   /// Adds the bias, activates and stores.
   __device__ void store(const MatmulWork& w) {
     const MatmulWeight& weight = p.weights[w.weight];
@@ -214,6 +224,8 @@ struct MatmulManyConsumer {
     // Addresses that depend on these are computed for each tile: there are no registers for them.
     asm volatile("" : "+r"(lane), "+r"(warp), "+r"(group));
     if (weight.bias != nullptr || (p.gate_step != 0 && p.weights[1].bias != nullptr)) add_bias(w);
+    if (elected()) wait_box_groups<0>();  // the tile before has been read
+    sync_warp();
     LATHE_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
       if (warp_value(w.token + turn_token(turn) >= w.end)) return;
@@ -247,7 +259,7 @@ struct MatmulManyConsumer {
     LATHE_UNROLL
     for (int j = 0; j < kOut; ++j, column += 8) {
       if (column >= columns) return;
-      const float2 v = out_pair<kGated>(turn, j, h);
+      const float2 v = moved(out_pair<kGated>(turn, j, h));
       if (kGated || weight.out_bf16) {
         auto* out = static_cast<std::uint16_t*>(weight.out) + first + column;
         *reinterpret_cast<std::uint32_t*>(out) = pack_bf16(v.x, v.y);
@@ -274,42 +286,52 @@ struct MatmulManyConsumer {
       }
     }
   }
-  /// Stores bf16 through shared memory, so that whole lines are written. Word c of a token's eight
-  /// is stored at c ^ (token % 8): no bank conflicts.
+  /// Stores bf16 through shared memory, where word c of a token's eight is at c ^ (token % 8): no
+  /// bank conflicts. TMA stores whole boxes while the next tile is summed. Others may reach into
+  /// tokens of another group or rows of another weight; the warp stores their words.
   template <bool kGated>
   __device__ void send_bf16(const MatmulWeight& weight, const MatmulWork& w, int turn) const {
-    constexpr int kSteps = kGated ? 1 : 2;  // of 64 columns
+    constexpr int kBoxes = kGated ? 1 : 2;
     const std::int32_t columns = kGated ? weight.rows / 2 : weight.rows;
     const std::uint32_t buffer =
-        s.out(0) + static_cast<std::uint32_t>((4 * group + warp) * kWarpOutBytes);
-    const auto word_at = [&](int token, int word) {
-      return buffer + static_cast<std::uint32_t>(128 * token + 16 * (word ^ token % 8));
+        s.out(0) + address(((4 * group + warp) * kTurns + turn) * kTurnOutBytes);
+    const auto word_at = [&](int box, int token, int word) {
+      return buffer + address(box * kBoxBytes + 128 * token + 16 * (word ^ token % 8));
     };
-    const std::int32_t first = w.token + turn_token(turn) + 16 * warp;
-    std::int32_t column = (kGated ? w.row / 2 : w.row) + lane % 8 * 8;
     LATHE_UNROLL
-    for (int step = 0; step < kSteps; ++step, column += 64) {
-      sync_warp();  // the previous words have been read
+    for (int j = 0; j < 8 * kBoxes; j += 2) {
+      std::uint32_t v[4];
       LATHE_UNROLL
-      for (int j = 0; j < 8; j += 2) {
-        std::uint32_t v[4];
-        LATHE_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const float2 pair = out_pair<kGated>(turn, 8 * step + j + i / 2, i % 2);
-          v[i] = pack_bf16(pair.x, pair.y);
-        }
-        store_matrices(word_at(lane % 16, j + lane / 16), v[0], v[1], v[2], v[3]);
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = out_pair<kGated>(turn, j + i / 2, i % 2);
+        v[i] = pack_bf16(pair.x, pair.y);
       }
-      sync_warp();
+      store_matrices(word_at(j / 8, lane % 16, j % 8 + lane / 16), v[0], v[1], v[2], v[3]);
+    }
+    fence_async_proxy();
+    sync_warp();
+    const std::int32_t first = w.token + turn_token(turn) + 16 * warp;
+    LATHE_UNROLL
+    for (int box = 0; box < kBoxes; ++box) {
+      const std::int32_t column = (kGated ? w.row / 2 : w.row) + 64 * box;
+      if (warp_value(first + kMatmulManyOutTokens <= w.end && column + 64 <= columns)) {
+        if (elected()) {
+          store_box(&maps.out[w.weight], column + static_cast<std::int32_t>(w.group * p.out_group),
+                    first, buffer + address(box * kBoxBytes));
+        }
+        continue;
+      }
+      const std::int32_t mine = column + lane % 8 * 8;
       LATHE_UNROLL
       for (int i = 0; i < 4; ++i) {
         const int token = 4 * i + lane / 8;
-        if (column >= columns || first + token >= w.end) break;
+        if (mine >= columns || first + token >= w.end) break;
         auto* out = static_cast<std::uint16_t*>(weight.out) + w.group * p.out_group +
-                    (first + token) * weight.out_stride + column;
-        *reinterpret_cast<uint4*>(out) = load_shared_u128(word_at(token, lane % 8));
+                    (first + token) * weight.out_stride + mine;
+        *reinterpret_cast<uint4*>(out) = load_shared_u128(word_at(box, token, lane % 8));
       }
     }
+    if (elected()) end_box_group();
   }
 
   __device__ void run() {
@@ -320,11 +342,13 @@ struct MatmulManyConsumer {
       barrier_wait(s.full(stage.index), stage.parity);
       sum(list.get(n));
       if constexpr (T::kSpread) {
-        const bool joined = join_parts<T::kConsumers>(p, list.get(n).part, all());
+        const bool joined = join_parts<T>(p, list.get(n).part, all());
         if (!warp_value(joined)) continue;
       }
       store(list.get(n));  // there are no registers for it next to the sums
     }
+    // Shared memory may be freed only after TMA has read the boxes from it.
+    if (elected()) wait_box_groups<0>();
   }
 };
 

@@ -28,8 +28,10 @@ inline constexpr int kMatmulPackedScale = 8, kMatmulPackedZero = 4;
 /// Tokens of a box of MatmulMaps::x, for pairs.
 inline constexpr int kMatmulPairTokens = 64;
 
-/// Tokens and weight rows of a box of MatmulMaps::out.
-inline constexpr int kMatmulOutTokens = 32, kMatmulOutRows = 32;
+/// Tokens of a box of MatmulMaps::out, with tokens on wgmma's M fewer (has_tokens_on_m()). A box is
+/// as wide as its swizzle: kMatmulOutRows rows in f32, 64 in bf16, or 32 of a gated GEMM unless
+/// tokens are on M.
+inline constexpr int kMatmulOutTokens = 32, kMatmulManyOutTokens = 16, kMatmulOutRows = 32;
 
 /// One weight of a launch and its output.
 struct MatmulWeight {
@@ -46,7 +48,7 @@ struct MatmulWeight {
   std::int32_t out_bf16;
   std::int32_t add;  // out +=, for f32
   // For tiles of pairs, and of 128 tokens in a group: rows of out are whole 16-byte words. Stores
-  // through shared memory; f32 by MatmulMaps::out, bf16 in words.
+  // through shared memory and MatmulMaps::out; f32 with tokens on M directly.
   std::int32_t staged;
   std::int32_t scale_rows;    // of both weights of a gated GEMM
   std::int32_t packed_rows;   // rows of a chunk's packed scales, the weight's rounded up to 16
@@ -127,7 +129,7 @@ struct MatmulMaps {
   CUtensorMap x;
   CUtensorMap x_dense;  // for a dense GEMM
   CUtensorMap weights[kMatmulWeights];
-  CUtensorMap out[kMatmulWeights];  // for f32, if MatmulWeight::staged is set
+  CUtensorMap out[kMatmulWeights];  // if MatmulWeight::staged is set
 };
 
 }  // namespace lathe::cuda
