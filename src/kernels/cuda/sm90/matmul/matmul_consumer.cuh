@@ -193,9 +193,10 @@ struct MatmulConsumer {
       LATHE_ROLLED
       for (std::int32_t part = 0;;) {
         Format::sum_part(*this, w, MatmulPart(p, part));
-        if (part > 0) add_kept_sums<T>(p, acc);
+        if (part > 0) add_own_sums(p, s, acc);
         if (++part == p.split) break;
-        keep_sums<T>(p, acc);
+        begin_words();
+        keep_own_sums(p, s, acc);
       }
     } else {
       Format::sum_part(*this, w, MatmulPart(p, 0));

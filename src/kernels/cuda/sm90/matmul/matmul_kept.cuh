@@ -1,5 +1,6 @@
 // Sums of a tile that wait in memory (MatmulParams::kept) for other parts of K, of the same block
-// or, with MatmulCluster::spread, of others. A block has room for one tile.
+// (then partly in shared memory) or, with MatmulCluster::spread, of others. A block has room for
+// one tile.
 #pragma once
 
 #include "kernels/cuda/common/arrivals.cuh"
@@ -34,21 +35,53 @@ __device__ __forceinline__ void add_word(float* v, const float4& word) {
   v[(7 - kTurn) % 4] += word.w;
 }
 
-template <class T, int kValues>
+/// Keeps a thread's sums from `kFirst` on in memory.
+template <class T, int kFirst, int kValues>
 __device__ __forceinline__ void keep_sums(const MatmulParams& p, const float (&sums)[kValues]) {
   float4* const to = kept_at<T>(p, blockIdx.x);
   LATHE_UNROLL
-  for (int j = 0; j < kValues / 4; ++j) {
+  for (int j = kFirst / 4; j < kValues / 4; ++j) {
     to[j * T::kConsumers] = kept_word<T>(sums + 4 * j);
   }
 }
+
+/// Of a thread's sums between parts of K in one block, those that the output buffer has room for
+/// stay in shared memory: all blocks write and read the others at about the same time, at the rate
+/// of L2.
+template <class T>
+inline constexpr int kKeptInShared = T::kOutBytes / 4 / T::kConsumers;
+/// The first of the thread's words; they are 512 bytes apart, in the warp's part of the buffer.
+template <class T>
+__device__ inline std::uint32_t kept_in_shared(const MatmulShared<T>& s) {
+  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  return s.out(0) + warp * (T::kOutBytes / T::kConsumers * 32) + 16 * lane;
+}
+/// Precondition: nothing in the warp's part of the output buffer is waited for.
+template <class T, int kValues>
+__device__ __forceinline__ void keep_own_sums(const MatmulParams& p, const MatmulShared<T>& s,
+                                              const float (&sums)[kValues]) {
+  const std::uint32_t to = kept_in_shared(s);
+  LATHE_UNROLL
+  for (int j = 0; j < kKeptInShared<T> / 4; ++j) {
+    const float4 v = kept_word<T>(sums + 4 * j);
+    store_shared(to + static_cast<std::uint32_t>(512 * j), float_to_bits(v.x), float_to_bits(v.y),
+                 float_to_bits(v.z), float_to_bits(v.w));
+  }
+  keep_sums<T, kKeptInShared<T>>(p, sums);
+}
 /// sums = those that this thread kept + sums.
 template <class T, int kValues>
-__device__ __forceinline__ void add_kept_sums(const MatmulParams& p, float (&sums)[kValues]) {
+__device__ __forceinline__ void add_own_sums(const MatmulParams& p, const MatmulShared<T>& s,
+                                             float (&sums)[kValues]) {
   const float4* const from = kept_at<T>(p, blockIdx.x);
   LATHE_UNROLL
-  for (int j = 0; j < kValues / 4; ++j) {
+  for (int j = kKeptInShared<T> / 4; j < kValues / 4; ++j) {
     add_word<T>(sums + 4 * j, from[j * T::kConsumers]);
+  }
+  const std::uint32_t shared = kept_in_shared(s);
+  LATHE_UNROLL
+  for (int j = 0; j < kKeptInShared<T> / 4; ++j) {
+    add_word<T>(sums + 4 * j, load_floats(shared + static_cast<std::uint32_t>(512 * j)));
   }
 }
 
@@ -63,7 +96,7 @@ __device__ __forceinline__ bool join_parts(const MatmulParams& p, std::int32_t p
   // Of the first part's block.
   std::uint32_t* const arrivals = p.arrivals + blockIdx.x + 2 * static_cast<std::uint32_t>(part);
   if (part > 0) {
-    keep_sums<T>(p, sums);
+    keep_sums<T, 0>(p, sums);
     group_sync(kMatmulConsumersBarrier, T::kConsumers);
     if (threadIdx.x == 0) arrive_release(arrivals);
     return false;

@@ -76,14 +76,23 @@ struct MatmulManyConsumer {
   /// acc = the sum over a part of K, for the turns that have tokens.
   __device__ __forceinline__ void sum_part(const MatmulWork& w, const MatmulFactors& factors,
                                            const MatmulPart& part) {
-    if (kTurns > 1 && warp_value(list.boxes(w)) <= 2) {
-      sum_turns<1>(w.token % 4, factors, part);
+    if (p.gate_step != 0) {
+      sum_turns<true>(w, factors, part);
     } else {
-      sum_turns<kTurns>(w.token % 4, factors, part);
+      sum_turns<false>(w, factors, part);
     }
   }
-  /// The same for kCount turns. The sums of the others are 0.
-  template <int kCount>
+  template <bool kGated>
+  __device__ __forceinline__ void sum_turns(const MatmulWork& w, const MatmulFactors& factors,
+                                            const MatmulPart& part) {
+    if (kTurns > 1 && warp_value(list.boxes(w)) <= 2) {
+      sum_turns<kGated, 1>(w.token % 4, factors, part);
+    } else {
+      sum_turns<kGated, kTurns>(w.token % 4, factors, part);
+    }
+  }
+  /// The same for kCount turns. The sums of the others are 0. Only a gated GEMM has odd blocks.
+  template <bool kGated, int kCount>
   __device__ __forceinline__ void sum_turns(std::int32_t first_scale, const MatmulFactors& factors,
                                             const MatmulPart& part) {
     LATHE_UNROLL
@@ -94,7 +103,8 @@ struct MatmulManyConsumer {
     MatmulRing<T> ring(s, s.weights(0), s.tokens(0) + address(128 * turn_token(0)), stage);
     const std::uint32_t scales = s.scales(0) + address(4 * (first_scale + token_at(0, 0)));
     const std::int32_t count = warp_value(part.end - part.begin);
-    float even = factors.of_block(0, part.begin), odd = factors.of_block(1, part.begin);
+    float even = factors.of_block(0, part.begin);
+    float odd = kGated ? factors.of_block(1, part.begin) : even;
     LATHE_ROLLED
     for (std::int32_t i = 0; i < count; ++i) {
       const std::uint32_t at = scales + ring.index() * T::kScaleBytes;
@@ -115,7 +125,7 @@ struct MatmulManyConsumer {
         wgmma_commit();
         if (turn == 0) {
           next_even = factors.of_block(0, next);
-          next_odd = factors.of_block(1, next);
+          next_odd = kGated ? factors.of_block(1, next) : next_even;
         }
         wgmma_wait<0>();
         wgmma_pin(sum);
@@ -153,9 +163,10 @@ struct MatmulManyConsumer {
       LATHE_ROLLED
       for (std::int32_t part = 0;;) {
         sum_part(w, factors, MatmulPart(p, part));
-        if (part > 0) add_kept_sums<T>(p, all());
+        if (part > 0) add_own_sums(p, s, all());
         if (++part == p.split) break;
-        keep_sums<T>(p, all());
+        wait_sent();
+        keep_own_sums(p, s, all());
       }
     } else {
       sum_part(w, factors, MatmulPart(p, 0));
@@ -195,6 +206,11 @@ struct MatmulManyConsumer {
     }
   }
 
+  /// Waits until the warp's part of the output buffer may be overwritten.
+  __device__ static void wait_sent() {
+    if (elected()) wait_box_groups<0>();
+    sync_warp();
+  }
   /// Columns 8 j + 2 (lane % 4) and + 1 of the tile's output, of the thread's token h.
   template <bool kGated>
   __device__ float2 out_pair(int turn, int j, int h) const {
@@ -224,8 +240,7 @@ struct MatmulManyConsumer {
     // Addresses that depend on these are computed for each tile: there are no registers for them.
     asm volatile("" : "+r"(lane), "+r"(warp), "+r"(group));
     if (weight.bias != nullptr || (p.gate_step != 0 && p.weights[1].bias != nullptr)) add_bias(w);
-    if (elected()) wait_box_groups<0>();  // the tile before has been read
-    sync_warp();
+    wait_sent();
     LATHE_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
       if (warp_value(w.token + turn_token(turn) >= w.end)) return;
