@@ -60,10 +60,10 @@ static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlock
     sync_block();
   }
   if (warp >= kProducer) {
-    if constexpr (!T::kNarrow && !T::kShares) lower_registers<T::kProducerRegisters>();
+    if constexpr (T::kMoves) lower_registers<T::kProducerRegisters>();
     if (produces && elected()) MatmulProducer<T>(p, maps, s).run();
   } else {
-    if constexpr (!T::kNarrow && !T::kShares) raise_registers<T::kConsumerRegisters>();
+    if constexpr (T::kMoves) raise_registers<T::kConsumerRegisters>();
     if constexpr (T::kTokensOnM) {
       MatmulManyConsumer<T>(p, maps, s, thread).run();
     } else {

@@ -18,7 +18,7 @@ RowBoxes boxes_of(const RowsView& x, const MatmulTiling& tiling) {
           .row_bytes = bytes_of(x.dtype, x.cols),
           .row_stride = bytes_of(x.dtype, x.row_stride),
           .element_bytes = bits_of(x.dtype) / 8,
-          .box_rows = tiling.pair ? kMatmulPairTokens : tiling.tile_tokens};
+          .box_rows = tiling.pair ? matmul_pair_tokens(tiling.tile_tokens) : tiling.tile_tokens};
 }
 RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
   return {.base = w.data,

@@ -17,6 +17,19 @@ enum class MatmulCluster {
   narrow,  // parts, in tiles of 64 weight rows by one warpgroup
 };
 
+/// Warpgroups of a format's tiles that share all tokens, each with matmul_rows() weight rows on
+/// wgmma's N; 0: tiles are not of that kind.
+template <class Format>
+constexpr int matmul_sharers() {
+  if constexpr (requires { Format::kSharers; }) return Format::kSharers;
+  return 0;
+}
+template <class Format>
+constexpr int matmul_rows() {
+  if constexpr (requires { Format::kRows; }) return Format::kRows;
+  return 64;
+}
+
 /// kGroups: grouped GEMM, in which K is not split.
 template <class FormatType, int kTileTokens, MatmulCluster kClusterKind, bool kGroups = false>
 struct MatmulTile {
@@ -32,10 +45,10 @@ struct MatmulTile {
       kGroups && kCluster == MatmulCluster::parts && kTokens <= 32 && Format::kPackedRow == 0;
   static constexpr bool kTokensOnM = Format::kTokensOnM;
   static constexpr bool kNarrow = kCluster == MatmulCluster::narrow;
-  static constexpr int kWarpgroups = kWide     ? 4
-                                     : kNarrow ? 1
-                                               : 2;  // that multiply, up to 64 rows each
-  static constexpr int kTileRows = 64 * kWarpgroups;
+  // That multiply, with up to 64 rows each, or kSharers that share tokens.
+  static constexpr int kSharers = matmul_sharers<Format>();
+  static constexpr int kWarpgroups = kSharers > 0 ? kSharers : kWide ? 4 : kNarrow ? 1 : 2;
+  static constexpr int kTileRows = matmul_rows<Format>() * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups;  // threads
   static constexpr int kThreads = kConsumers + 128;
   static constexpr bool kScales = Format::kTokenScales || Format::kPackedRow > 0;
@@ -44,8 +57,12 @@ struct MatmulTile {
   static constexpr bool kShares = !kScales && !Format::kTwoLevels && kTokens <= 32;
   static constexpr int kRoomOfOthers = kShares ? 24 << 10 : 0;
   // Otherwise together as many as an SM has. A producer that loads scales needs more.
-  static constexpr int kProducerRegisters = kWide ? 64 : kScales ? 56 : 40;
-  static constexpr int kConsumerRegisters = kWide ? 104 : kScales ? 224 : 232;
+  static constexpr bool kMoves = kWarpgroups > 1 && !kShares;  // registers to consumers
+  static constexpr int kProducerRegisters = kWarpgroups == 4 ? 64 : kScales ? 56 : 40;
+  static constexpr int kConsumerRegisters = kWarpgroups == 4   ? 104
+                                            : kWarpgroups == 3 ? 152
+                                            : kScales          ? 224
+                                                               : 232;
 
   static constexpr int kWeightBytes = kTileRows * Format::kWeightRowBytes;
   static constexpr int kTokenBoxBytes = kTokens * 128;
@@ -66,7 +83,9 @@ struct MatmulTile {
   static constexpr int kOutBoxBytes = kMatmulOutTokens * kMatmulOutRows * 4;
   static constexpr bool kStaged = kPair || (kGrouped && kTokens >= 128);
   // With tokens on M a whole tile in bf16, which is stored while the next one is summed.
-  static constexpr int kOutBytes = kTokensOnM ? kTokens * 128 * 2 : kStaged ? 8 * kOutBoxBytes : 0;
+  static constexpr int kOutBytes = kTokensOnM ? kTokens * (kSharers > 0 ? kTileRows : 128) * 2
+                                   : kStaged  ? 8 * kOutBoxBytes
+                                              : 0;
   static constexpr int kBarrierBytes = 256;
   // Token tiles before each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
@@ -100,7 +119,7 @@ struct MatmulTile {
   // They do not: those sums are in memory (MatmulParams::kept).
   static constexpr bool kKeepsSums = kPair && !kSpread && !kGrouped && kTokens > 128;
   // A pair's shared tokens are loaded in boxes, by the two blocks in turns.
-  static constexpr int kBoxTokens = kPair ? kMatmulPairTokens : kTokens;
+  static constexpr int kBoxTokens = kPair ? matmul_pair_tokens(kTokens) : kTokens;
   static constexpr int kBoxes = kTokens / kBoxTokens;
   // Boxes past a group's tokens are neither loaded nor multiplied. A dense GEMM has few of them,
   // and no registers for a second loop over K.

@@ -3,11 +3,42 @@
 
 #include "kernels/cuda/sm90/matmul/matmul_launch.cuh"
 
+namespace lathe::cuda {
+namespace {
+
+template <int kRows, int kWarpgroups>
+cudaError_t launch_shared(const MatmulParams& p, const MatmulMaps& maps, int clusters,
+                          cudaStream_t stream) {
+  using Format = MatmulE4m3Shared<kRows, kWarpgroups>;
+  return launch_matmul_tile<Format, 64, MatmulCluster::pair>(p, maps, clusters, stream);
+}
+cudaError_t launch_shared(const MatmulParams& p, const MatmulMaps& maps, int clusters,
+                          cudaStream_t stream) {
+  switch (p.tile_rows) {
+    case 16:
+      return launch_shared<16, 1>(p, maps, clusters, stream);
+    case 32:
+      return launch_shared<32, 1>(p, maps, clusters, stream);
+    case 64:
+      return launch_shared<64, 1>(p, maps, clusters, stream);
+    case 128:
+      return launch_shared<64, 2>(p, maps, clusters, stream);
+    case 192:
+      return launch_shared<64, 3>(p, maps, clusters, stream);
+    default:
+      return launch_shared<64, 4>(p, maps, clusters, stream);
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cuda
+
 cudaError_t lathe::cuda::launch_matmul_e4m3(const MatmulParams& p, const MatmulMaps& maps,
                                             const MatmulInstance& instance, cudaStream_t stream) {
   constexpr auto kPair = MatmulCluster::pair;
   const int clusters = instance.clusters;
   if (instance.pair && has_tokens_on_m(p)) {
+    if (instance.tokens == 64) return launch_shared(p, maps, clusters, stream);
     if (p.groups > 0 && instance.tokens == 256) {
       return launch_matmul_tile<MatmulE4m3Many, 256, kPair, true>(p, maps, clusters, stream);
     }

@@ -151,4 +151,10 @@ struct MatmulE4m3Many : MatmulE4m3 {
   static constexpr bool kTails = true;
 };
 
+/// Of 33 to 64 tokens: each of kWarpgroups has all tokens and kTileRows weight rows.
+template <int kTileRows, int kWarpgroups>
+struct MatmulE4m3Shared : MatmulE4m3Many {
+  static constexpr int kRows = kTileRows, kSharers = kWarpgroups;
+};
+
 }  // namespace lathe::cuda

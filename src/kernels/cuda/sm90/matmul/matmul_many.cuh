@@ -35,12 +35,18 @@ __device__ inline void add_global_pair(float* to, float a, float b) {
 /// A consumer warpgroup with tokens on M.
 template <class T>
 struct MatmulManyConsumer {
-  static constexpr int kTurns = T::kTokens / 128;  // wgmmas of 64 tokens, one after the other
-  static constexpr int kBlocks = 16;               // of 8 weight rows
+  static constexpr bool kSharesTokens = T::kSharers > 0;
+  // wgmmas of 64 tokens, one after the other
+  static constexpr int kTurns = kSharesTokens ? 1 : T::kTokens / 128;
+  static constexpr int kRows = kSharesTokens ? T::kTileRows / T::kWarpgroups : 128;
+  static constexpr int kBlocks = kRows / 8;  // of 8 weight rows
   static constexpr int kValues = 4 * kBlocks;
+  // With tokens shared: the next chunk is multiplied while a chunk's sum is scaled and added.
+  static constexpr bool kAhead = kSharesTokens && T::kWarpgroups < 4;
   // Output of a warp's turn: boxes of 16 tokens x 64 columns in bf16.
-  static constexpr int kBoxBytes = kMatmulManyOutTokens * 128, kTurnOutBytes = 2 * kBoxBytes;
-  static_assert(8 * kTurns * kTurnOutBytes == T::kOutBytes);
+  static constexpr int kBoxBytes = kMatmulManyOutTokens * 128,
+                       kTurnOutBytes = kRows / 64 * kBoxBytes;
+  static_assert(T::kConsumers / 32 * kTurns * kTurnOutBytes <= T::kOutBytes);
 
   const MatmulParams& p;
   const MatmulMaps& maps;
@@ -48,6 +54,7 @@ struct MatmulManyConsumer {
   MatmulWorkList<T> list;
   int group, warp, lane;
   MatmulStage<T> stage;
+  MatmulWarpScales scales;  // of kSharesTokens
   // [turn][4 j + 2 h + i]: token token_at(turn, h) x weight row 8 j + 2 (lane % 4) + i
   float acc[kTurns][kValues];
 
@@ -62,7 +69,11 @@ struct MatmulManyConsumer {
         lane(thread % 32) {}
 
   /// First token of a turn within the tile.
-  __device__ int turn_token(int turn) const { return 128 * turn + 64 * group; }
+  __device__ int turn_token(int turn) const { return kSharesTokens ? 0 : 128 * turn + 64 * group; }
+  /// First weight row of the warpgroup.
+  __device__ std::int32_t first_row(const MatmulWork& w) const {
+    return kSharesTokens ? w.row + kRows * group : w.row;
+  }
   /// The thread's tokens within the tile, h 0 and 1.
   __device__ int token_at(int turn, int h) const {
     return turn_token(turn) + 16 * warp + 8 * h + lane / 4;
@@ -73,19 +84,25 @@ struct MatmulManyConsumer {
     barrier_arrive_of(empty, static_cast<std::uint32_t>(list.rank ^ 1));
   }
 
+  __device__ MatmulRing<T> ring() const {
+    return {s, s.weights(0) + address(kSharesTokens ? 128 * kRows * group : 0),
+            s.tokens(0) + address(128 * turn_token(0)), stage};
+  }
   /// acc = the sum over a part of K, for the turns that have tokens.
   __device__ __forceinline__ void sum_part(const MatmulWork& w, const MatmulFactors& factors,
                                            const MatmulPart& part) {
     if (p.gate_step != 0) {
-      sum_turns<true>(w, factors, part);
+      sum_part<true>(w, factors, part);
     } else {
-      sum_turns<false>(w, factors, part);
+      sum_part<false>(w, factors, part);
     }
   }
   template <bool kGated>
-  __device__ __forceinline__ void sum_turns(const MatmulWork& w, const MatmulFactors& factors,
-                                            const MatmulPart& part) {
-    if (kTurns > 1 && warp_value(list.boxes(w)) <= 2) {
+  __device__ __forceinline__ void sum_part(const MatmulWork& w, const MatmulFactors& factors,
+                                           const MatmulPart& part) {
+    if constexpr (kSharesTokens) {
+      sum_ahead<kGated>(factors, part);
+    } else if (kTurns > 1 && warp_value(list.boxes(w)) <= 2) {
       sum_turns<kGated, 1>(w.token % 4, factors, part);
     } else {
       sum_turns<kGated, kTurns>(w.token % 4, factors, part);
@@ -100,14 +117,14 @@ struct MatmulManyConsumer {
       LATHE_UNROLL
       for (float& v : acc[turn]) v = 0;
     }
-    MatmulRing<T> ring(s, s.weights(0), s.tokens(0) + address(128 * turn_token(0)), stage);
-    const std::uint32_t scales = s.scales(0) + address(4 * (first_scale + token_at(0, 0)));
+    MatmulRing<T> ring = this->ring();
+    const std::uint32_t first = s.scales(0) + address(4 * (first_scale + token_at(0, 0)));
     const std::int32_t count = warp_value(part.end - part.begin);
     float even = factors.of_block(0, part.begin);
     float odd = kGated ? factors.of_block(1, part.begin) : even;
     LATHE_ROLLED
     for (std::int32_t i = 0; i < count; ++i) {
-      const std::uint32_t at = scales + ring.index() * T::kScaleBytes;
+      const std::uint32_t at = first + ring.index() * T::kScaleBytes;
       const std::int32_t next = part.begin + (i + 1 < count ? i + 1 : i);
       float next_even = even, next_odd = odd;
       ring.wait_full();
@@ -140,6 +157,75 @@ struct MatmulManyConsumer {
     }
     stage = ring.stage();
   }
+  /// sum_part() with tokens shared.
+  template <bool kGated>
+  __device__ __forceinline__ void sum_ahead(const MatmulFactors& factors, const MatmulPart& part) {
+    LATHE_UNROLL
+    for (float& v : acc[0]) v = 0;
+    std::int32_t chunk = part.begin;
+    if (part.begin >= part.end) return;
+    float a[kValues];
+    MatmulRing<T> ahead = ring(), ring = ahead;
+    if constexpr (!kAhead) {
+      LATHE_ROLLED
+      for (std::int32_t left = warp_value(part.end - chunk); left > 0; --left, ++chunk) {
+        multiply(ring, a);
+        add_chunk<0, kGated>(ring, factors, chunk, a);
+      }
+      stage = ring.stage();
+      return;
+    }
+    float b[kValues];
+    multiply(ahead, a);
+    ahead.next();
+    LATHE_ROLLED
+    for (std::int32_t left = warp_value(part.end - chunk - 1); left > 1; left -= 2, chunk += 2) {
+      multiply(ahead, b);
+      ahead.next();
+      add_chunk<1, kGated>(ring, factors, chunk, a);
+      multiply(ahead, a);
+      ahead.next();
+      add_chunk<1, kGated>(ring, factors, chunk + 1, b);
+    }
+    if (warp_value(part.end - chunk) > 1) {
+      multiply(ahead, b);
+      ahead.next();
+      add_chunk<1, kGated>(ring, factors, chunk, a);
+      add_chunk<0, kGated>(ring, factors, chunk + 1, b);
+    } else {
+      add_chunk<0, kGated>(ring, factors, chunk, a);
+    }
+    stage = ring.stage();
+  }
+  /// Begins the products of a stage's chunk.
+  static __device__ __forceinline__ void multiply(const MatmulRing<T>& at, float (&sum)[kValues]) {
+    at.wait_full();
+    wgmma_fence();
+    LATHE_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      mma_m64_e4m3(sum, at.tokens(address(32 * k)), at.weights(address(32 * k)), k > 0);
+    }
+    wgmma_commit();
+  }
+  /// acc += sum times the scales of a stage's chunk, whose place is free then. Waits until kLeft
+  /// chunks are being multiplied.
+  template <int kLeft, bool kGated>
+  __device__ __forceinline__ void add_chunk(MatmulRing<T>& at, const MatmulFactors& factors,
+                                            std::int32_t chunk, float (&sum)[kValues]) {
+    if (warp_value(chunk - scales.first) >= MatmulWarpScales::kChunks) {
+      scales.load(factors, chunk, p.chunks, lane);
+    }
+    const std::uint32_t from =
+        s.scales(0) + at.index() * T::kScaleBytes + address(4 * token_at(0, 0));
+    const float low = load_float(from), high = load_float(from + 32);
+    const float even = scales.at(0, chunk);
+    const float odd = kGated ? scales.at(1, chunk) : even;
+    wgmma_wait<kLeft>();
+    wgmma_pin(sum);
+    release(at.empty());
+    at.next();
+    add(acc[0], sum, even, odd, low, high);
+  }
   __device__ static std::uint32_t address(int bytes) { return static_cast<std::uint32_t>(bytes); }
   /// to += sum times the factors: of even and odd blocks of 8 rows, and of the thread's two tokens.
   static __device__ __forceinline__ void add(float (&to)[kValues], const float (&sum)[kValues],
@@ -154,8 +240,10 @@ struct MatmulManyConsumer {
   /// acc = the sum over all of K.
   __device__ void sum(const MatmulWork& w) {
     // The first two blocks of 8 rows have the scales of all.
-    const MatmulFactors factors(p, w, w.row);
-    if constexpr (T::kSpread) {
+    const MatmulFactors factors(p, w, first_row(w));
+    if constexpr (kSharesTokens && T::kWarpgroups > 2) {
+      sum_part(w, factors, MatmulPart(p, 0));
+    } else if constexpr (T::kSpread) {
       sum_part(w, factors, MatmulPart(p, warp_value(w.part)));
     } else if constexpr (T::kGrouped) {
       sum_part(w, factors, MatmulPart(p, 0));
@@ -192,8 +280,8 @@ struct MatmulManyConsumer {
       for (int i = 0; i < 2; ++i) {
         const std::int32_t row = 8 * j + 2 * (lane & 3) + i;
         const MatmulRow r = p.gate_step == 0
-                                ? matmul_row(p, w, w.row + row, 0)
-                                : matmul_row(p, w, w.row + row / 16 * 16 + row % 8, j % 2);
+                                ? matmul_row(p, w, first_row(w) + row, 0)
+                                : matmul_row(p, w, first_row(w) + row / 16 * 16 + row % 8, j % 2);
         const float* bias = p.weights[r.weight].bias;
         if (bias == nullptr) continue;
         const float v = bias[w.group * p.bias_group + r.row];
@@ -236,7 +324,7 @@ struct MatmulManyConsumer {
   /// Adds the bias, activates and stores.
   __device__ void store(const MatmulWork& w) {
     const MatmulWeight& weight = p.weights[w.weight];
-    if (warp_value(w.row >= weight.rows)) return;  // a pair's second tile may have no rows
+    if (warp_value(first_row(w) >= weight.rows)) return;  // a pair's second tile may have no rows
     // Addresses that depend on these are computed for each tile: there are no registers for them.
     asm volatile("" : "+r"(lane), "+r"(warp), "+r"(group));
     if (weight.bias != nullptr || (p.gate_step != 0 && p.weights[1].bias != nullptr)) add_bias(w);
@@ -253,9 +341,11 @@ struct MatmulManyConsumer {
   }
   template <bool kGated>
   __device__ void store_turn(const MatmulWeight& weight, const MatmulWork& w, int turn) const {
-    if (weight.staged && weight.out_bf16) {
-      send_bf16<kGated>(weight, w, turn);
-      return;
+    if constexpr (kRows % (kGated ? 128 : 64) == 0) {
+      if (weight.staged && weight.out_bf16) {
+        send_bf16<kGated>(weight, w, turn);
+        return;
+      }
     }
     LATHE_UNROLL
     for (int h = 0; h < 2; ++h) {
@@ -269,7 +359,7 @@ struct MatmulManyConsumer {
                               std::int32_t token) const {
     constexpr int kOut = kGated ? kBlocks / 2 : kBlocks;
     const std::int32_t columns = kGated ? weight.rows / 2 : weight.rows;
-    std::int32_t column = (kGated ? w.row / 2 : w.row) + 2 * (lane & 3);
+    std::int32_t column = (kGated ? first_row(w) / 2 : first_row(w)) + 2 * (lane & 3);
     const std::int64_t first = w.group * p.out_group + token * weight.out_stride;
     LATHE_UNROLL
     for (int j = 0; j < kOut; ++j, column += 8) {
@@ -306,7 +396,7 @@ struct MatmulManyConsumer {
   /// tokens of another group or rows of another weight; the warp stores their words.
   template <bool kGated>
   __device__ void send_bf16(const MatmulWeight& weight, const MatmulWork& w, int turn) const {
-    constexpr int kBoxes = kGated ? 1 : 2;
+    constexpr int kBoxes = (kGated ? kRows / 2 : kRows) / 64;
     const std::int32_t columns = kGated ? weight.rows / 2 : weight.rows;
     const std::uint32_t buffer =
         s.out(0) + address(((4 * group + warp) * kTurns + turn) * kTurnOutBytes);
@@ -328,7 +418,7 @@ struct MatmulManyConsumer {
     const std::int32_t first = w.token + turn_token(turn) + 16 * warp;
     LATHE_UNROLL
     for (int box = 0; box < kBoxes; ++box) {
-      const std::int32_t column = (kGated ? w.row / 2 : w.row) + 64 * box;
+      const std::int32_t column = (kGated ? first_row(w) / 2 : first_row(w)) + 64 * box;
       if (warp_value(first + kMatmulManyOutTokens <= w.end && column + 64 <= columns)) {
         if (elected()) {
           store_box(&maps.out[w.weight], column + static_cast<std::int32_t>(w.group * p.out_group),
@@ -349,7 +439,30 @@ struct MatmulManyConsumer {
     if (elected()) end_box_group();
   }
 
+  /// With tokens shared: the scales of the list's work tile, if there is one.
+  __device__ void load_scales(MatmulWarpScales& to) {
+    if (!list.more()) return;
+    const MatmulWork w = list.work();
+    to.load(MatmulFactors(p, w, first_row(w)), 0, p.chunks, lane);
+  }
+  /// run() with tokens shared. Scales are loaded a tile ahead.
+  __device__ void run_ahead() {
+    list.start();
+    load_scales(scales);  // weights do not depend on the previous launch
+    wait_for_previous();
+    for (int n = 0; list.more(); ++n) {
+      MatmulWarpScales next_scales;
+      list.next();
+      load_scales(next_scales);
+      barrier_wait(s.full(stage.index), stage.parity);
+      sum(list.get(n));
+      store(list.get(n));
+      scales = next_scales;
+    }
+    if (elected()) wait_box_groups<0>();  // as in run()
+  }
   __device__ void run() {
+    if constexpr (kSharesTokens) return run_ahead();
     // The stores may overwrite what the previous launch reads, or add to what it writes.
     wait_for_previous();
     list.start();

@@ -25,8 +25,8 @@ inline constexpr std::int64_t kMatmulKeptFloats = kMatmulTileRows * 256;
 /// Most bytes of the packed scales and zeros of a row's chunk.
 inline constexpr int kMatmulPackedScale = 8, kMatmulPackedZero = 4;
 
-/// Tokens of a box of MatmulMaps::x, for pairs.
-inline constexpr int kMatmulPairTokens = 64;
+/// Tokens of a box of MatmulMaps::x, for pairs with tiles of that many.
+constexpr int matmul_pair_tokens(int tile) { return tile < 128 ? tile / 2 : 64; }
 
 /// Tokens of a box of MatmulMaps::out, with tokens on wgmma's M fewer (has_tokens_on_m()). A box is
 /// as wide as its swizzle: kMatmulOutRows rows in f32, 64 in bf16, or 32 of a gated GEMM unless
@@ -114,10 +114,10 @@ struct MatmulParams {
   MatmulDense dense;
 };
 
-/// Whether a pair of e4m3 tokens has the tokens on M (matmul_many.cuh): a tile is 128 rows, and no
-/// weight has a scale for each row.
+/// Whether a pair of e4m3 tokens has the tokens on M (matmul_many.cuh): no weight has a scale for
+/// each row.
 inline bool has_tokens_on_m(const MatmulParams& p) {
-  if (p.x_scales == nullptr || p.tile_rows != kMatmulTileRows) return false;
+  if (p.x_scales == nullptr) return false;
   for (int i = 0; i < p.weight_count; ++i) {
     if (p.weights[i].scale_rows != 0) return false;
   }

@@ -123,10 +123,34 @@ MatmulTiling deep_tiling(const MatmulShape& s, int split) {
   return {split, 0, tokens, false};
 }
 
+// Pairs of tiles of 64 tokens on M, which share their loads of tokens. All parts of K are summed in
+// turn.
+MatmulTiling shared_tiling(const MatmulShape& s, int split) {
+  // Clocks of a chunk whose products take less, and of a tile outside of its chunks.
+  constexpr double kLeastChunk = 220, kOutside = 600;
+  const auto chunks = static_cast<double>(ceil_div(s.k, matmul_chunk(8)));
+  MatmulTiling best;
+  double least = -1;
+  for (const int rows : {16, 32, 64, 128, 192, 256}) {
+    if (rows > 128 && split > 1) continue;  // registers for a sum of parts
+    const std::int64_t pairs = ceil_div(ceil_div(s.rows, rows), 2);
+    const double bytes = 128. * rows;
+    const double chunk =
+        std::max({bytes / kMemoryBytes, (bytes + 128. * 64 / 2) / kL2Bytes, kLeastChunk});
+    const double c =
+        static_cast<double>(ceil_div(pairs, clusters_at_once(s.sms, 2))) * (chunks * chunk + kOutside);
+    if (least >= 0 && c >= least) continue;
+    least = c;
+    best = {split, rows, 64, true};
+  }
+  return best;
+}
+
 }  // namespace
 
 MatmulTiling choose_tiling(const MatmulShape& s) {
   const Tiles few = best_for_few(s);
+  if (s.many && s.m > 32 && s.m <= 64) return shared_tiling(s, few.split);
   if (s.packed && s.m <= 64) {
     if (const MatmulTiling deep = deep_tiling(s, few.split); deep.tile_rows > 0) return deep;
   }

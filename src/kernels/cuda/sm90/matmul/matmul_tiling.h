@@ -14,7 +14,7 @@ struct MatmulShape {
   int sms = 132;
   int x_bits = 16;
   bool factors = false;  // each chunk is summed separately and then scaled
-  bool many = false;     // e4m3 tokens, scales of blocks: pairs have tokens on M
+  bool many = false;     // e4m3 tokens, scales of blocks: pairs have tokens on wgmma's M
   bool packed = false;   // codes are converted, with scales of groups
   bool gated = false;    // tiles interleave rows of two weights
   bool keeps = false;    // there is memory for sums of tiles (MatmulCall::kept)
@@ -26,7 +26,7 @@ struct MatmulShape {
 
 struct MatmulTiling {
   int split = 1;        // parts of K: 1, 2, 4 or 8; depends on (rows, k, weight_bits, sms) alone
-  int tile_rows = 128;  // weight rows per tile
+  int tile_rows = 128;  // weight rows per tile; in pairs of 64 tokens 16, 32, 64, 128, 192 or 256
   int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256; if spread 128, and 192 (bf16) or 256 (e4m3)
   bool pair = false;    // clusters of two tiles; false: of the parts of K
   // Warpgroups of a block that multiply, up to 64 rows each. 4 and 1 are MatmulCluster::wide and

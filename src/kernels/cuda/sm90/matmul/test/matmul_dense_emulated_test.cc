@@ -159,6 +159,18 @@ TEST_F(MatmulEmulated, Gated) {
                                const int tokens = call.w.scale_rows ? 128 : 256;
                                emulate_matmul({&call, 1}, {1, 128, tokens, true}, 4);
                              });
+    for (const int rows : {16, 32, 64, 128, 192, 256}) {
+      const int split = rows <= 128 ? 1 << between(0, 2) : 1;
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << ", shared tokens, rows " << rows);
+      Host shared;
+      matmul_test::check_gated(
+          random, shared, c.dtype, true, between(33, 64), 8 * between(9, 40), 16 * between(20, 40),
+          [&](const MatmulCall& call) {
+            const bool by_rows = call.w.scale_rows;
+            const MatmulTiling tiling{split, by_rows ? 128 : rows, 64, !by_rows};
+            emulate_matmul({&call, 1}, tiling, by_rows ? split : 4);
+          });
+    }
   }
 }
 

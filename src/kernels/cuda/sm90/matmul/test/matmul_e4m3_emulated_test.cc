@@ -67,6 +67,37 @@ TEST_F(MatmulEmulated, CodesOfBothByOneWarpgroup) {
   }
 }
 
+// Tiles whose warpgroups share tokens on M have the bits of those with weight rows on M.
+TEST_F(MatmulEmulated, CodesOfBothThatShareTokens) {
+  for (const int rows : {16, 32, 64, 128, 192, 256}) {
+    for (const int split : {1, 2, 4}) {
+      if (rows > 128 && split > 1) continue;
+      const int each = between(0, 1) == 0 ? 2 : 8;
+      // More chunks than are loaded at a time, in one case.
+      const int k = rows == 64 && split == 1 ? 128 * between(65, 70) : 16 * between(40, 60);
+      Problem p(random, between(33, 64), each * between(50 / each, 400 / each), k, DType::e4m3);
+      p.make_x_codes(random);
+      p.out_bf16 = between(0, 1) == 0;
+      p.out_stride = (p.n + 15) / 8 * 8 + each % 8 * between(0, 1);
+      if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+      if (!p.out_bf16 && between(0, 2) > 0) p.before = random_f32(random, p.m * p.out_stride);
+      const MatmulTiling tiling{split, rows, 64, true};
+      check(p, tiling, 2 * between(1, 3));
+      p.out_bf16 = false;
+      p.before.clear();
+      Host host;
+      const Placed placed(p, host);
+      const MatmulCall call = placed.call(p.m);
+      emulate_matmul({&call, 1}, {split, 128, 64, false}, split);
+      const std::vector<float> want = placed.read();
+      emulate_matmul({&call, 1}, tiling, 4);
+      const std::vector<float> got = placed.read();
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+          << "seed " << seed << ", split " << split << ", rows " << rows;
+    }
+  }
+}
+
 // The same in pairs of tiles with tokens on M. Rows of out with and without whole 16-byte words.
 TEST_F(MatmulEmulated, CodesOfBothInPairs) {
   for (const int tokens : {128, 256}) {

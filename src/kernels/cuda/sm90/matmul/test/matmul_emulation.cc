@@ -55,6 +55,18 @@ void emulate_deep(const MatmulLaunch& l) {
   if (l.instance.tokens == 32) return emulate_tile<Format, 32, kCluster>(l);
   emulate_tile<Format, 64, kCluster>(l);
 }
+template <int kRows, int kWarpgroups>
+void emulate_shared(const MatmulLaunch& l) {
+  emulate_tile<MatmulE4m3Shared<kRows, kWarpgroups>, 64, MatmulCluster::pair>(l);
+}
+void emulate_shared(const MatmulLaunch& l) {
+  if (l.params.tile_rows == 16) return emulate_shared<16, 1>(l);
+  if (l.params.tile_rows == 32) return emulate_shared<32, 1>(l);
+  if (l.params.tile_rows == 64) return emulate_shared<64, 1>(l);
+  if (l.params.tile_rows == 128) return emulate_shared<64, 2>(l);
+  if (l.params.tile_rows == 192) return emulate_shared<64, 3>(l);
+  emulate_shared<64, 4>(l);
+}
 template <class Format>
 void emulate_format(const MatmulLaunch& l) {
   if constexpr (requires { typename Format::Row; }) {
@@ -77,6 +89,7 @@ void emulate_format(const MatmulLaunch& l) {
     }
     if constexpr (std::is_same_v<Format, MatmulE4m3>) {
       if (has_tokens_on_m(l.params)) {
+        if (l.instance.tokens == 64) return emulate_shared(l);
         if (l.instance.spread) {
           if (l.instance.tokens == 256) return emulate_tile<MatmulE4m3Many, 256, kSpread>(l);
           return emulate_tile<MatmulE4m3Many, 128, kSpread>(l);
