@@ -18,7 +18,8 @@ RowBoxes boxes_of(const RowsView& x, const MatmulTiling& tiling) {
           .row_bytes = bytes_of(x.dtype, x.cols),
           .row_stride = bytes_of(x.dtype, x.row_stride),
           .element_bytes = bits_of(x.dtype) / 8,
-          .box_rows = tiling.pair ? matmul_pair_tokens(tiling.tile_tokens) : tiling.tile_tokens};
+          .box_rows = tiling.pair && !tiling.by_tokens ? matmul_pair_tokens(tiling.tile_tokens)
+                                                       : tiling.tile_tokens};
 }
 RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
   return {.base = w.data,
@@ -27,7 +28,7 @@ RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
           .row_stride = bytes_of(w.dtype, w.cols),
           .element_bytes = w.dtype == DType::bf16 ? 2 : 1,
           .box_bytes = bits_of(w.dtype) == 4 && !is_deep(tiling, 4) ? 64 : 128,
-          .box_rows = tiling.tile_rows};
+          .box_rows = tiling.by_tokens ? tiling.tile_rows / 2 : tiling.tile_rows};
 }
 
 // Whether every row of `out` consists of whole 16-byte words, which TMA and vector stores need.
@@ -190,7 +191,9 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
   p.arrivals = calls[0].arrivals;
   p.split = tiling.split;
   p.tile_rows = tiling.tile_rows;
-  p.token_tiles = static_cast<std::int32_t>((x.rows + tiling.tile_tokens - 1) / tiling.tile_tokens);
+  // Or pairs of them.
+  p.token_tiles = static_cast<std::int32_t>(
+      ceil_div(x.rows, std::int64_t{tiling.tile_tokens} * (tiling.by_tokens ? 2 : 1)));
   l.x = boxes_of(x, tiling);
   for (const MatmulCall& c : calls) {
     if (c.w.rows == 0) continue;
@@ -214,14 +217,16 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
     p.tiles += static_cast<std::int32_t>((c.w.rows + tiling.tile_rows - 1) / tiling.tile_rows);
   }
   if (calls[0].activation != nullptr) gate(l, *calls[0].activation, calls[0].w, calls[0].up);
-  const std::int64_t items = std::int64_t{tiling.pair ? (p.tiles + 1) / 2 : p.tiles} *
-                             p.token_tiles * (tiling.spread ? tiling.split : 1);
+  const std::int64_t items =
+      std::int64_t{tiling.pair && !tiling.by_tokens ? (p.tiles + 1) / 2 : p.tiles} * p.token_tiles *
+      (tiling.spread ? tiling.split : 1);
   // An SM runs two narrow blocks, unless they have many tokens.
   const int blocks = tiling.warpgroups == 1 && tiling.tile_tokens <= 32 ? 2 * sms : sms;
   const int clusters = std::max(1, blocks / (tiling.pair ? 2 : tiling.split));
   l.instance = {.tokens = tiling.tile_tokens,
                 .pair = tiling.pair,
                 .spread = tiling.spread,
+                .by_tokens = tiling.by_tokens,
                 .warpgroups = static_cast<std::uint8_t>(tiling.warpgroups),
                 .clusters = static_cast<int>(std::min<std::int64_t>(items, clusters))};
   for (int i = 0, weight = 0; i < static_cast<int>(calls.size()); ++i) {

@@ -13,6 +13,7 @@ enum class MatmulCluster {
   // The same, but a cluster computes one part of K. All run at the same time, and the one of a
   // tile's first part adds the sums of the others (matmul_kept.cuh).
   spread,
+  tokens,  // the same weight rows, two tiles of tokens; each block computes all parts of K in turn
   wide,  // no cluster: a block of four warpgroups has a tile of 256 weight rows, and K has one part
   narrow,  // parts, in tiles of 64 weight rows by one warpgroup
 };
@@ -37,7 +38,9 @@ struct MatmulTile {
   static constexpr int kTokens = kTileTokens;
   static constexpr MatmulCluster kCluster = kClusterKind;
   static constexpr bool kSpread = kCluster == MatmulCluster::spread;
-  static constexpr bool kPair = kCluster == MatmulCluster::pair || kSpread;
+  static constexpr bool kTokenPair = kCluster == MatmulCluster::tokens;
+  static constexpr bool kRowPair = kCluster == MatmulCluster::pair || kSpread;
+  static constexpr bool kPair = kRowPair || kTokenPair;
   static constexpr bool kWide = kCluster == MatmulCluster::wide;
   static constexpr bool kGrouped = kGroups;
   // May have a dense GEMM next to the groups.
@@ -119,7 +122,7 @@ struct MatmulTile {
   // They do not: those sums are in memory (MatmulParams::kept).
   static constexpr bool kKeepsSums = kPair && !kSpread && !kGrouped && kTokens > 128;
   // A pair's shared tokens are loaded in boxes, by the two blocks in turns.
-  static constexpr int kBoxTokens = kPair ? matmul_pair_tokens(kTokens) : kTokens;
+  static constexpr int kBoxTokens = kRowPair ? matmul_pair_tokens(kTokens) : kTokens;
   static constexpr int kBoxes = kTokens / kBoxTokens;
   // Boxes past a group's tokens are neither loaded nor multiplied. A dense GEMM has few of them,
   // and no registers for a second loop over K.

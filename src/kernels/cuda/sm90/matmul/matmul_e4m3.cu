@@ -6,11 +6,11 @@
 namespace lathe::cuda {
 namespace {
 
-template <int kRows, int kWarpgroups>
+template <int kRows, int kWarpgroups, MatmulCluster kCluster = MatmulCluster::pair>
 cudaError_t launch_shared(const MatmulParams& p, const MatmulMaps& maps, int clusters,
                           cudaStream_t stream) {
   using Format = MatmulE4m3Shared<kRows, kWarpgroups>;
-  return launch_matmul_tile<Format, 64, MatmulCluster::pair>(p, maps, clusters, stream);
+  return launch_matmul_tile<Format, 64, kCluster>(p, maps, clusters, stream);
 }
 cudaError_t launch_shared(const MatmulParams& p, const MatmulMaps& maps, int clusters,
                           cudaStream_t stream) {
@@ -30,6 +30,14 @@ cudaError_t launch_shared(const MatmulParams& p, const MatmulMaps& maps, int clu
   }
 }
 
+cudaError_t launch_tokens(const MatmulParams& p, const MatmulMaps& maps, int clusters,
+                          cudaStream_t stream) {
+  constexpr auto kTokens = MatmulCluster::tokens;
+  if (p.tile_rows == 32) return launch_shared<32, 1, kTokens>(p, maps, clusters, stream);
+  if (p.tile_rows == 64) return launch_shared<64, 1, kTokens>(p, maps, clusters, stream);
+  return launch_shared<64, 2, kTokens>(p, maps, clusters, stream);
+}
+
 }  // namespace
 }  // namespace lathe::cuda
 
@@ -38,6 +46,7 @@ cudaError_t lathe::cuda::launch_matmul_e4m3(const MatmulParams& p, const MatmulM
   constexpr auto kPair = MatmulCluster::pair;
   const int clusters = instance.clusters;
   if (instance.pair && has_tokens_on_m(p)) {
+    if (instance.by_tokens) return launch_tokens(p, maps, clusters, stream);
     if (instance.tokens == 64) return launch_shared(p, maps, clusters, stream);
     if (p.groups > 0 && instance.tokens == 256) {
       return launch_matmul_tile<MatmulE4m3Many, 256, kPair, true>(p, maps, clusters, stream);

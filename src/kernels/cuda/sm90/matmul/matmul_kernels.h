@@ -12,6 +12,7 @@ struct MatmulInstance {
   int tokens = 8;               // per tile: 8, 16, 32, 64 or 128; in pairs 128 or 256, or 192
   bool pair = false;            // clusters of two tiles; false: of p.split blocks
   bool spread = false;          // of a pair's parts of K: MatmulCluster::spread
+  bool by_tokens = false;       // MatmulCluster::tokens
   std::uint8_t warpgroups = 2;  // 4 and 1: MatmulCluster::wide and narrow
   // Where p.groups > 0, `tokens` is 8, 16, 32 or 128, in pairs 128 or 256, and p.split is 1.
   int clusters = 1;

@@ -41,6 +41,7 @@ struct MatmulProducer {
   __device__ std::uint32_t scale_bytes(const MatmulWork& w) const {
     const std::int32_t left = x_scale_stride(w) - (w.token & ~3);
     constexpr std::int32_t kMost = T::kScaleBytes / 4;
+    if (T::kTokenPair && left < 0) return 0;
     return static_cast<std::uint32_t>(left < kMost ? left : kMost) * 4;
   }
   /// Whether a tile has rows of two arrays.
@@ -107,6 +108,12 @@ struct MatmulProducer {
                      s.full(stage), policy);
       return;
     }
+    if constexpr (T::kTokenPair) {
+      const std::int32_t half = list.rank * (T::kTileRows / 2);
+      copy_box_to_pair(s.weights(stage) + static_cast<std::uint32_t>(half * 128),
+                       &maps.weights[w.weight], k, w.row + half, w.group, s.full(stage));
+      return;
+    }
     copy_box(s.weights(stage), &maps.weights[w.weight], k, w.row, w.group, s.full(stage), policy);
   }
   __device__ void load_tokens(const MatmulWork& w, std::int32_t chunk, int stage) const {
@@ -114,15 +121,18 @@ struct MatmulProducer {
     const CUtensorMap* const x = list.is_dense(w) ? &maps.x_dense : &maps.x;
     if constexpr (Format::kTokenScales) {
       const float* scales = list.is_dense(w) ? p.dense.x_scales : p.x_scales;
-      copy_row(s.scales(stage), scales + std::int64_t{chunk} * x_scale_stride(w) + (w.token & ~3),
-               scale_bytes(w), s.full(stage), policy);
+      const std::uint32_t bytes = scale_bytes(w);
+      if (!T::kTokenPair || bytes > 0) {
+        copy_row(s.scales(stage), scales + std::int64_t{chunk} * x_scale_stride(w) + (w.token & ~3),
+                 bytes, s.full(stage), policy);
+      }
     }
     LATHE_UNROLL
     for (int box = 0; box < Format::kTokenBoxes; ++box) {
       const std::int32_t k = chunk * Format::kChunk + box * (Format::kChunk / Format::kTokenBoxes);
       const std::uint32_t to =
           s.tokens(stage) + static_cast<std::uint32_t>(box * T::kTokenBoxBytes);
-      if constexpr (T::kPair) {
+      if constexpr (T::kRowPair) {
         const std::int32_t boxes = list.boxes(w);
         LATHE_UNROLL
         for (int pair = 0; pair < T::kBoxes; pair += 2) {

@@ -123,11 +123,13 @@ MatmulTiling deep_tiling(const MatmulShape& s, int split) {
   return {split, 0, tokens, false};
 }
 
+// Of tiles of 64 tokens on M: clocks of a chunk whose products take less, and of a tile outside of
+// its chunks.
+constexpr double kLeastChunk = 220, kOutside = 600;
+
 // Pairs of tiles of 64 tokens on M, which share their loads of tokens. All parts of K are summed in
 // turn.
 MatmulTiling shared_tiling(const MatmulShape& s, int split) {
-  // Clocks of a chunk whose products take less, and of a tile outside of its chunks.
-  constexpr double kLeastChunk = 220, kOutside = 600;
   const auto chunks = static_cast<double>(ceil_div(s.k, matmul_chunk(8)));
   MatmulTiling best;
   double least = -1;
@@ -137,13 +139,31 @@ MatmulTiling shared_tiling(const MatmulShape& s, int split) {
     const double bytes = 128. * rows;
     const double chunk =
         std::max({bytes / kMemoryBytes, (bytes + 128. * 64 / 2) / kL2Bytes, kLeastChunk});
-    const double c =
-        static_cast<double>(ceil_div(pairs, clusters_at_once(s.sms, 2))) * (chunks * chunk + kOutside);
+    const double c = static_cast<double>(ceil_div(pairs, clusters_at_once(s.sms, 2))) *
+                     (chunks * chunk + kOutside);
     if (least >= 0 && c >= least) continue;
     least = c;
     best = {split, rows, 64, true};
   }
   return best;
+}
+
+// The cheapest pairs of tiles of 64 tokens that share their loads of weights, and its clocks. All
+// parts of K are summed in turn.
+double best_by_tokens(const MatmulShape& s, int split, MatmulTiling& best) {
+  const auto chunks = static_cast<double>(ceil_div(s.k, matmul_chunk(8)));
+  double least = -1;
+  for (const int rows : {32, 64, 128}) {
+    const std::int64_t items = ceil_div(s.rows, rows) * ceil_div(s.m, 128);
+    const double bytes = 128. * rows / 2 + 128. * 64;
+    const double chunk = std::max(bytes / kL2Bytes, kLeastChunk);
+    const double c = static_cast<double>(ceil_div(items, clusters_at_once(s.sms, 2))) *
+                     (chunks * chunk + kOutside);
+    if (least >= 0 && c >= least) continue;
+    least = c;
+    best = {split, rows, 64, true, 2, false, true};
+  }
+  return least;
 }
 
 }  // namespace
@@ -181,6 +201,10 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
     }
     const bool wide = s.weight_bits == 16 || s.many;
     if (wide && (few.split == 1 || s.keeps)) consider({few.split, 128, 256, true});
+  }
+  if (s.many && !s.gated && few.split > 1 && s.m > 64) {
+    MatmulTiling by_tokens;
+    if (best_by_tokens(s, few.split, by_tokens) < least) return by_tokens;
   }
   // A warpgroup multiplies 64 rows, with codes for 64 rows or fewer in the time of their loads. Two
   // would share them, and issue twice the instructions.

@@ -83,7 +83,7 @@ struct MatmulWorkList {
     return static_cast<std::int32_t>(load_shared_u32(s.tiles_before(group)));
   }
   /// Tiles of weight rows, or pairs of them.
-  __device__ std::int32_t columns() const { return T::kPair ? (p.tiles + 1) / 2 : p.tiles; }
+  __device__ std::int32_t columns() const { return T::kRowPair ? (p.tiles + 1) / 2 : p.tiles; }
   __device__ bool more() const { return item < items; }
   __device__ void next() { item += static_cast<std::int32_t>(gridDim.x) / cluster_blocks; }
   /// Precondition: not before the item of an earlier call.
@@ -100,13 +100,14 @@ struct MatmulWorkList {
         p.token_tiles - first < kMatmulRaster ? p.token_tiles - first : kMatmulRaster;
     const std::int32_t in_group = tiles - first * columns();
     const std::int32_t column = in_group / width;
-    // A pair's second tile may be past the last weight's rows; then it does nothing.
-    const std::int32_t tile = T::kPair ? 2 * column + rank : column;
+    const std::int32_t token_tile = first + in_group - column * width;
+    // A pair's second tile may be past the last weight's rows or the tokens; then it does nothing.
+    const std::int32_t tile = T::kRowPair ? 2 * column + rank : column;
     std::int32_t weight = 0;
     while (weight + 1 < p.weight_count && tile >= p.weights[weight + 1].first_tile) ++weight;
     return {weight,
             (tile - p.weights[weight].first_tile) * p.tile_rows,
-            (first + in_group - column * width) * T::kTokens,
+            (T::kTokenPair ? 2 * token_tile + rank : token_tile) * T::kTokens,
             p.m,
             0,
             parts - 1 - (item - tiles * parts)};

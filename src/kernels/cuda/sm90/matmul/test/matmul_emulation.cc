@@ -55,9 +55,15 @@ void emulate_deep(const MatmulLaunch& l) {
   if (l.instance.tokens == 32) return emulate_tile<Format, 32, kCluster>(l);
   emulate_tile<Format, 64, kCluster>(l);
 }
-template <int kRows, int kWarpgroups>
+template <int kRows, int kWarpgroups, MatmulCluster kCluster = MatmulCluster::pair>
 void emulate_shared(const MatmulLaunch& l) {
-  emulate_tile<MatmulE4m3Shared<kRows, kWarpgroups>, 64, MatmulCluster::pair>(l);
+  emulate_tile<MatmulE4m3Shared<kRows, kWarpgroups>, 64, kCluster>(l);
+}
+void emulate_tokens(const MatmulLaunch& l) {
+  constexpr auto kTokens = MatmulCluster::tokens;
+  if (l.params.tile_rows == 32) return emulate_shared<32, 1, kTokens>(l);
+  if (l.params.tile_rows == 64) return emulate_shared<64, 1, kTokens>(l);
+  emulate_shared<64, 2, kTokens>(l);
 }
 void emulate_shared(const MatmulLaunch& l) {
   if (l.params.tile_rows == 16) return emulate_shared<16, 1>(l);
@@ -89,6 +95,7 @@ void emulate_format(const MatmulLaunch& l) {
     }
     if constexpr (std::is_same_v<Format, MatmulE4m3>) {
       if (has_tokens_on_m(l.params)) {
+        if (l.instance.by_tokens) return emulate_tokens(l);
         if (l.instance.tokens == 64) return emulate_shared(l);
         if (l.instance.spread) {
           if (l.instance.tokens == 256) return emulate_tile<MatmulE4m3Many, 256, kSpread>(l);

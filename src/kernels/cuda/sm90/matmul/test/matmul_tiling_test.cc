@@ -53,6 +53,11 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
         ASSERT_TRUE(split == 1 || (tiling.warpgroups == 1 && chunks % (2 * split) == 0));
         continue;
       }
+      if (tiling.by_tokens) {
+        ASSERT_TRUE(s.many && s.m > 64 && !s.gated && tiling.tile_rows <= 128);
+        ASSERT_TRUE(tiling.pair && !tiling.spread && tiling.tile_tokens == 64);
+        continue;
+      }
       if (tiling.pair && tiling.tile_tokens == 64) {
         ASSERT_TRUE(s.many && s.m > 32 && s.m <= 64);
         ASSERT_TRUE(tiling.tile_rows <= 128 || (tiling.tile_rows <= 256 && split == 1));
