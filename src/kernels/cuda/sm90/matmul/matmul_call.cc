@@ -39,14 +39,14 @@ bool has_whole_words(const MutableRowsView& out) {
 // Sets up the boxes in which a weight's output is stored, if it is staged.
 void set_out(MatmulLaunch& l, int weight, const MutableRowsView& out) {
   if (l.params.weights[weight].staged == 0) return;
-  const bool f32 = out.dtype == DType::f32, many = l.instance.pair && has_tokens_on_m(l.params);
+  const bool many = l.instance.pair && has_tokens_on_m(l.params);
   l.out[weight] = {.base = out.data,
-                   .rows = out.rows,
+                   .rows = l.params.m,
                    .row_bytes = bytes_of(out.dtype, out.cols),
                    .row_stride = bytes_of(out.dtype, out.row_stride),
                    .element_bytes = bits_of(out.dtype) / 8,
                    .box_bytes = l.params.gate_step != 0 && !many ? 64 : 128,
-                   .box_rows = many && !f32 ? kMatmulManyOutTokens : kMatmulOutTokens};
+                   .box_rows = many ? kMatmulManyOutTokens : kMatmulOutTokens};
 }
 
 // Whether a pair of codes is converted by one fma.
@@ -229,6 +229,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
                 .by_tokens = tiling.by_tokens,
                 .warpgroups = static_cast<std::uint8_t>(tiling.warpgroups),
                 .clusters = static_cast<int>(std::min<std::int64_t>(items, clusters))};
+  p.whole = static_cast<std::int32_t>(items);
+  if (tiling.splits_last) p.whole -= p.whole % l.instance.clusters;
   for (int i = 0, weight = 0; i < static_cast<int>(calls.size()); ++i) {
     if (calls[i].w.rows > 0) set_out(l, weight++, calls[i].out);
   }

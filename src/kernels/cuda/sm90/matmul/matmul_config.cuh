@@ -121,6 +121,9 @@ struct MatmulTile {
       kPair && !kSpread && !kGrouped && kTokens <= 128 && (!Format::kTwoLevels || kTokensOnM);
   // They do not: those sums are in memory (MatmulParams::kept).
   static constexpr bool kKeepsSums = kPair && !kSpread && !kGrouped && kTokens > 128;
+  // The last round's tiles may be computed as with MatmulCluster::spread (MatmulParams::whole).
+  // With bf16 ptxas then waits for each product.
+  static constexpr bool kSplitsLast = kKeepsSums && kTokensOnM;
   // A pair's shared tokens are loaded in boxes, by the two blocks in turns.
   static constexpr int kBoxTokens = kRowPair ? matmul_pair_tokens(kTokens) : kTokens;
   static constexpr int kBoxes = kTokens / kBoxTokens;

@@ -248,24 +248,28 @@ struct MatmulManyConsumer {
     } else if constexpr (T::kGrouped) {
       sum_part(w, factors, MatmulPart(p, 0));
     } else if constexpr (T::kKeepsSums) {
+      const std::int32_t first = list.is_part() ? warp_value(w.part) : 0;
+      const std::int32_t last = list.is_part() ? first + 1 : p.split;
       LATHE_ROLLED
-      for (std::int32_t part = 0;;) {
+      for (std::int32_t part = first;;) {
         sum_part(w, factors, MatmulPart(p, part));
-        if (part > 0) add_own_sums(p, s, all());
-        if (++part == p.split) break;
+        if (part > first) add_own_sums(p, s, all());
+        if (++part == last) break;
         wait_sent();
         keep_own_sums(p, s, all());
       }
     } else {
-      sum_part(w, factors, MatmulPart(p, 0));
+      float total[kValues];
       LATHE_ROLLED
-      for (std::int32_t part = 1; part < p.split; ++part) {
-        float total[kValues];
+      for (std::int32_t part = 0;;) {
+        sum_part(w, factors, MatmulPart(p, part));
+        if (part > 0) {
+          LATHE_UNROLL
+          for (int i = 0; i < kValues; ++i) acc[0][i] = total[i] + acc[0][i];
+        }
+        if (++part == p.split) break;
         LATHE_UNROLL
         for (int i = 0; i < kValues; ++i) total[i] = acc[0][i];
-        sum_part(w, factors, MatmulPart(p, part));
-        LATHE_UNROLL
-        for (int i = 0; i < kValues; ++i) acc[0][i] = total[i] + acc[0][i];
       }
     }
   }
@@ -347,10 +351,51 @@ struct MatmulManyConsumer {
         return;
       }
     }
+    if constexpr (!kGated && !T::kGrouped && kRows % 64 == 0) {
+      const bool whole = w.token + turn_token(turn) + 64 <= w.end;
+      if (warp_value(weight.staged && whole && first_row(w) + kRows <= weight.rows)) {
+        send_f32(weight, w, turn);
+        return;
+      }
+    }
     LATHE_UNROLL
     for (int h = 0; h < 2; ++h) {
       const std::int32_t token = w.token + token_at(turn, h);
       if (token < w.end) store_token<kGated>(weight, w, turn, h, token);
+    }
+  }
+  /// As send_bf16(), for a turn that fills its boxes, of 16 tokens x 32 rows in f32. There is room
+  /// for half of a tile.
+  __device__ void send_f32(const MatmulWeight& weight, const MatmulWork& w, int turn) const {
+    constexpr int kRoom = T::kOutBytes / (T::kConsumers / 32) / kBoxBytes;  // boxes
+    static_assert(kRoom > 0 && kRows / 32 * kTurns % kRoom == 0);
+    const std::int32_t first = w.token + turn_token(turn) + 16 * warp;
+    LATHE_UNROLL
+    for (int n = 0; n < kRows / 32; ++n) {
+      const std::uint32_t box =
+          s.out(0) +
+          address(((4 * group + warp) * kRoom + (turn * (kRows / 32) + n) % kRoom) * kBoxBytes);
+      if (elected()) wait_box_groups<kRoom - 1>();
+      sync_warp();
+      LATHE_UNROLL
+      for (int v = 0; v < 16; ++v) {
+        const int j = v / 4, h = v / 2 % 2, i = v % 2;  // as in acc
+        const int token = 8 * h + lane / 4, column = 8 * j + 2 * (lane & 3) + i;
+        store_float(box + address(128 * token + 16 * (column / 4 ^ token % 8) + 4 * (column % 4)),
+                    acc[turn][16 * n + v]);
+      }
+      fence_async_proxy();
+      sync_warp();
+      if (elected()) {
+        const std::int32_t column =
+            first_row(w) + 32 * n + static_cast<std::int32_t>(w.group * p.out_group);
+        if (weight.add) {
+          add_f32_box(&maps.out[w.weight], column, first, box);
+        } else {
+          store_box(&maps.out[w.weight], column, first, box);
+        }
+        end_box_group();
+      }
     }
   }
   /// Stores two neighbouring columns at a time.
@@ -469,9 +514,11 @@ struct MatmulManyConsumer {
     for (int n = 0; list.more(); list.next(), ++n) {
       barrier_wait(s.full(stage.index), stage.parity);
       sum(list.get(n));
-      if constexpr (T::kSpread) {
-        const bool joined = join_parts<T>(p, list.get(n).part, all());
-        if (!warp_value(joined)) continue;
+      if constexpr (T::kSpread || T::kSplitsLast) {
+        if (list.is_part()) {
+          const bool joined = join_parts<T>(p, list.get(n).part, all());
+          if (!warp_value(joined)) continue;
+        }
       }
       store(list.get(n));  // there are no registers for it next to the sums
     }

@@ -48,7 +48,7 @@ struct MatmulWeight {
   std::int32_t out_bf16;
   std::int32_t add;  // out +=, for f32
   // For tiles of pairs, and of 128 tokens in a group: rows of out are whole 16-byte words. Stores
-  // through shared memory and MatmulMaps::out; f32 with tokens on M directly.
+  // through shared memory and MatmulMaps::out.
   std::int32_t staged;
   std::int32_t scale_rows;    // of both weights of a gated GEMM
   std::int32_t packed_rows;   // rows of a chunk's packed scales, the weight's rounded up to 16
@@ -95,7 +95,10 @@ struct MatmulParams {
   // Sums of a tile that wait for the next part of K, for tiles of 256 tokens if K has parts:
   // [blocks, kMatmulKeptFloats].
   float* kept;
-  // [blocks] for MatmulCluster::spread: parts of the block's tile that have been sent to it; 0
+  // For tiles of 256 tokens on M: so many are computed with all parts of K, a number that all
+  // clusters share evenly. The parts of the others are work tiles, at most one of a cluster.
+  std::int32_t whole;
+  // [blocks] if parts of K are work tiles: those of the block's tile that have been sent to it; 0
   // before and after a launch.
   std::uint32_t* arrivals;
   // For a grouped GEMM; the weight is the first group's.

@@ -37,6 +37,13 @@ std::int64_t pairs_of(const MatmulShape& s, int tokens) {
   return ceil_div(ceil_div(s.rows, 128), 2) * ceil_div(s.m, tokens);
 }
 
+// Whether the parts of K of the last round's tiles run all at a time.
+bool splits_last(const MatmulShape& s, const Tiles& t) {
+  if (!t.pair || t.spread || t.tokens != 256 || t.split == 1 || !s.spreads || !s.many) return false;
+  const std::int64_t clusters = clusters_at_once(s.sms, 2), items = pairs_of(s, t.tokens);
+  return items > clusters && items % clusters > 0 && items % clusters * t.split <= clusters;
+}
+
 // Clocks for all work tiles.
 double cost(const MatmulShape& s, const Tiles& t) {
   const std::int64_t chunks = ceil_div(s.k, matmul_chunk(s.weight_bits));
@@ -59,8 +66,13 @@ double cost(const MatmulShape& s, const Tiles& t) {
   if (t.split > 1 && !t.pair) extra += kFirstExchange + kExchange * t.tokens;
   if (t.spread) extra += kArrive + kKeep * t.tokens * t.split;
   if (t.tokens == 256 && !t.spread) extra += kKeep * t.tokens * (t.split - 1);
-  return static_cast<double>(ceil_div(items, clusters)) *
-         (static_cast<double>(item_chunks) * chunk + extra);
+  const double item = static_cast<double>(item_chunks) * chunk + extra;
+  if (splits_last(s, t)) {
+    const double last = static_cast<double>(ceil_div(chunks, t.split)) * chunk +
+                        kPairStore * t.tokens + kArrive + kKeep * t.tokens * t.split;
+    return static_cast<double>(items / clusters) * item + last;
+  }
+  return static_cast<double>(ceil_div(items, clusters)) * item;
 }
 
 // Each warpgroup's half of a gated tile must consist of whole interleaved groups of 16 rows.
@@ -161,7 +173,7 @@ double best_by_tokens(const MatmulShape& s, int split, MatmulTiling& best) {
                      (chunks * chunk + kOutside);
     if (least >= 0 && c >= least) continue;
     least = c;
-    best = {split, rows, 64, true, 2, false, true};
+    best = {split, rows, 64, true, 2, false, false, true};
   }
   return least;
 }
@@ -202,7 +214,7 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
     const bool wide = s.weight_bits == 16 || s.many;
     if (wide && (few.split == 1 || s.keeps)) consider({few.split, 128, 256, true});
   }
-  if (s.many && !s.gated && few.split > 1 && s.m > 64) {
+  if (s.many && !s.gated && s.m > 64) {
     MatmulTiling by_tokens;
     if (best_by_tokens(s, few.split, by_tokens) < least) return by_tokens;
   }
@@ -212,7 +224,7 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
   if (codes && best.tokens == 64 && best.rows <= 64 && best.split <= kNarrowSplit) {
     return {best.split, best.rows, 64, false, 1};
   }
-  return {best.split, best.rows, best.tokens, best.pair, 2, best.spread};
+  return {best.split, best.rows, best.tokens, best.pair, 2, best.spread, splits_last(s, best)};
 }
 
 int choose_group_rows(const MatmulShape& s, std::int64_t tiles, int tokens, std::int64_t dense,

@@ -33,6 +33,9 @@ struct MatmulTiling {
   // narrow: packed weights by few tokens, and narrow also codes of both by 33 to 64 tokens.
   int warpgroups = 2;
   bool spread = false;  // of pairs: the parts of K are work tiles (MatmulCluster::spread)
+  // Of pairs of 256 tokens: parts of K of the last round's tiles are work tiles
+  // (MatmulParams::whole).
+  bool splits_last = false;
   bool by_tokens = false;  // of pairs of 64 tokens: MatmulCluster::tokens, with up to 128 rows
 };
 

@@ -77,6 +77,7 @@ struct MatmulWorkList {
   __device__ void start() {
     items = columns() * (T::kGrouped ? tiles_before(p.groups) : p.token_tiles);
     if constexpr (T::kSpread) items *= p.split;
+    if constexpr (T::kSplitsLast) items = p.whole + (items - p.whole) * p.split;
     if constexpr (T::kDense) items += p.dense.items;
   }
   __device__ std::int32_t tiles_before(std::int32_t group) const {
@@ -86,14 +87,17 @@ struct MatmulWorkList {
   __device__ std::int32_t columns() const { return T::kRowPair ? (p.tiles + 1) / 2 : p.tiles; }
   __device__ bool more() const { return item < items; }
   __device__ void next() { item += static_cast<std::int32_t>(gridDim.x) / cluster_blocks; }
+  /// Whether the item is a part of K of a work tile.
+  __device__ bool is_part() const { return T::kSpread || (T::kSplitsLast && item >= p.whole); }
   /// Precondition: not before the item of an earlier call.
   __device__ MatmulWork work() {
     if constexpr (T::kDense) {
       return item < p.dense.items ? dense_work() : grouped_work(item - p.dense.items);
     }
     if constexpr (T::kGrouped) return grouped_work(item);
-    const std::int32_t parts = T::kSpread ? p.split : 1;
-    const std::int32_t tiles = item / parts;
+    const std::int32_t parts = is_part() ? p.split : 1;
+    const std::int32_t whole = T::kSplitsLast && is_part() ? p.whole : 0;
+    const std::int32_t tiles = whole + (item - whole) / parts;
     const std::int32_t group = tiles / (columns() * kMatmulRaster);
     const std::int32_t first = group * kMatmulRaster;
     const std::int32_t width =
@@ -110,7 +114,7 @@ struct MatmulWorkList {
             (T::kTokenPair ? 2 * token_tile + rank : token_tile) * T::kTokens,
             p.m,
             0,
-            parts - 1 - (item - tiles * parts)};
+            parts - 1 - (item - whole - (tiles - whole) * parts)};
   }
   /// A pair's producer stores work tile `n` before it loads its first stage. Consumers read it once
   /// they have that stage: finding it takes a search, divisions and loads of offsets.
@@ -140,7 +144,7 @@ struct MatmulWorkList {
       const bool whole = p.dense.parts == 1;
       return whole ? MatmulPart(0, p.dense.chunks) : MatmulPart(p.dense, w.part);
     }
-    if constexpr (T::kSpread) return MatmulPart(p, w.part);
+    if (is_part()) return MatmulPart(p, w.part);
     return T::kPair || T::kGrouped ? MatmulPart(0, p.chunks) : MatmulPart(p, rank);
   }
   /// Tiles that read the same weights are neighbours.

@@ -22,9 +22,14 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
     s.weight_bits = 4 << between(0, 2);
     s.packed = s.weight_bits == 4;
     s.sms = between(0, 1) == 0 ? 132 : between(8, 144);
+    if (s.weight_bits == 8 && between(0, 2) > 0) {
+      s.x_bits = 8;
+      s.factors = true;
+      s.many = between(0, 3) > 0;
+    }
     s.gated = between(0, 1) == 0;
     s.keeps = between(0, 1) == 0;
-    s.spreads = s.keeps && s.weight_bits == 16 && between(0, 1) == 0;
+    s.spreads = s.keeps && (s.weight_bits == 16 || s.many) && between(0, 1) == 0;
     s.m = 1;
     const int split = choose_tiling(s).split;
     for (int j = 0; j < 20; ++j) {
@@ -52,6 +57,11 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
         const std::int64_t chunks = (s.k + 127) / 128;
         ASSERT_TRUE(split == 1 || (tiling.warpgroups == 1 && chunks % (2 * split) == 0));
         continue;
+      }
+      if (tiling.splits_last) {
+        const std::int64_t pairs = (s.rows + 255) / 256 * ((s.m + 255) / 256);
+        ASSERT_TRUE(s.spreads && s.many && tiling.pair && tiling.tile_tokens == 256 && split > 1);
+        ASSERT_TRUE(pairs > s.sms / 2 && pairs % (s.sms / 2) * split <= s.sms / 2);
       }
       if (tiling.by_tokens) {
         ASSERT_TRUE(s.many && s.m > 64 && !s.gated && tiling.tile_rows <= 128);
