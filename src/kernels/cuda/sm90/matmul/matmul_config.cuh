@@ -85,10 +85,13 @@ struct MatmulTile {
   // Output buffer for many tokens, half of it for each warpgroup: as f32, two groups of two boxes.
   static constexpr int kOutBoxBytes = kMatmulOutTokens * kMatmulOutRows * 4;
   static constexpr bool kStaged = kPair || (kGrouped && kTokens >= 128);
-  // With tokens on M a whole tile in bf16, which is stored while the next one is summed.
-  static constexpr int kOutBytes = kTokensOnM ? kTokens * (kSharers > 0 ? kTileRows : 128) * 2
-                                   : kStaged  ? 8 * kOutBoxBytes
-                                              : 0;
+  // With tokens on M a whole tile in bf16, which is stored while the next one is summed. Pairs of
+  // 128 tokens, which are loaded at the rate of L2, and parts of K, which have no next tile, have
+  // 2 KB a warp and another stage.
+  static constexpr bool kWholeOut = kSharers > 0 || (kTokens == 256 && !kSpread);
+  static constexpr int kManyOutBytes =
+      kWholeOut ? kTokens * (kSharers > 0 ? kTileRows : 128) * 2 : 8 * 2048;
+  static constexpr int kOutBytes = kTokensOnM ? kManyOutBytes : kStaged ? 8 * kOutBoxBytes : 0;
   static constexpr int kBarrierBytes = 256;
   // Token tiles before each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;

@@ -115,11 +115,10 @@ struct MatmulConsumer {
     // Waits until all blocks have read the previous exchange.
     barrier_wait(s.partials_empty(), round ^ 1);
     if (me == 0 && rank < T::kEights) {
-      barrier_expect(s.partials_full(), own * (blocks - 1) * T::kConsumers * 16);
+      barrier_expect(s.partials_full(), own * blocks * T::kConsumers * 16);
     }
     LATHE_UNROLL
     for (std::uint32_t j = 0; j < T::kEights; ++j) {
-      if ((j & (blocks - 1)) == rank) continue;
       store_async_of(place(rank, j >> shift), j & (blocks - 1),
                      {acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]},
                      s.partials_full());
@@ -129,13 +128,9 @@ struct MatmulConsumer {
       LATHE_UNROLL
       for (std::uint32_t j = 0; j < T::kEights; ++j) {
         if ((j & (blocks - 1)) != rank) continue;
-        const auto sum_of = [&](std::uint32_t part) -> float4 {
-          if (part != rank) return load_floats(place(part, j >> shift));
-          return {acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]};
-        };
-        float4 sum = sum_of(0);
+        float4 sum = load_floats(place(0, j >> shift));
         for (std::uint32_t part = 1; part < blocks; ++part) {
-          const float4 v = sum_of(part);
+          const float4 v = load_floats(place(part, j >> shift));
           sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
         }
         acc[4 * j] = sum.x;

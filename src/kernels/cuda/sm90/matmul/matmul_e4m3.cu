@@ -15,8 +15,6 @@ cudaError_t launch_shared(const MatmulParams& p, const MatmulMaps& maps, int clu
 cudaError_t launch_shared(const MatmulParams& p, const MatmulMaps& maps, int clusters,
                           cudaStream_t stream) {
   switch (p.tile_rows) {
-    case 16:
-      return launch_shared<16, 1>(p, maps, clusters, stream);
     case 32:
       return launch_shared<32, 1>(p, maps, clusters, stream);
     case 64:

@@ -43,10 +43,9 @@ struct MatmulManyConsumer {
   static constexpr int kValues = 4 * kBlocks;
   // With tokens shared: the next chunk is multiplied while a chunk's sum is scaled and added.
   static constexpr bool kAhead = kSharesTokens && T::kWarpgroups < 4;
-  // Output of a warp's turn: boxes of 16 tokens x 64 columns in bf16.
-  static constexpr int kBoxBytes = kMatmulManyOutTokens * 128,
-                       kTurnOutBytes = kRows / 64 * kBoxBytes;
-  static_assert(T::kConsumers / 32 * kTurns * kTurnOutBytes <= T::kOutBytes);
+  // Boxes of 16 tokens x 64 rows in bf16 or 32 in f32, for which a warp has room.
+  static constexpr int kBoxBytes = kMatmulManyOutTokens * 128;
+  static constexpr int kRoom = T::kOutBytes / (T::kConsumers / 32) / kBoxBytes;
 
   const MatmulParams& p;
   const MatmulMaps& maps;
@@ -346,6 +345,7 @@ struct MatmulManyConsumer {
   template <bool kGated>
   __device__ void store_turn(const MatmulWeight& weight, const MatmulWork& w, int turn) const {
     if constexpr (kRows % (kGated ? 128 : 64) == 0) {
+      static_assert(kRoom == 1 || kRoom == kRows / 64 * kTurns);
       if (weight.staged && weight.out_bf16) {
         send_bf16<kGated>(weight, w, turn);
         return;
@@ -364,17 +364,13 @@ struct MatmulManyConsumer {
       if (token < w.end) store_token<kGated>(weight, w, turn, h, token);
     }
   }
-  /// As send_bf16(), for a turn that fills its boxes, of 16 tokens x 32 rows in f32. There is room
-  /// for half of a tile.
+  /// As send_bf16(), for a turn that fills its boxes, of 16 tokens x 32 rows in f32.
   __device__ void send_f32(const MatmulWeight& weight, const MatmulWork& w, int turn) const {
-    constexpr int kRoom = T::kOutBytes / (T::kConsumers / 32) / kBoxBytes;  // boxes
     static_assert(kRoom > 0 && kRows / 32 * kTurns % kRoom == 0);
     const std::int32_t first = w.token + turn_token(turn) + 16 * warp;
     LATHE_UNROLL
     for (int n = 0; n < kRows / 32; ++n) {
-      const std::uint32_t box =
-          s.out(0) +
-          address(((4 * group + warp) * kRoom + (turn * (kRows / 32) + n) % kRoom) * kBoxBytes);
+      const std::uint32_t box = box_at(turn * (kRows / 32) + n);
       if (elected()) wait_box_groups<kRoom - 1>();
       sync_warp();
       LATHE_UNROLL
@@ -442,46 +438,64 @@ struct MatmulManyConsumer {
   template <bool kGated>
   __device__ void send_bf16(const MatmulWeight& weight, const MatmulWork& w, int turn) const {
     constexpr int kBoxes = (kGated ? kRows / 2 : kRows) / 64;
-    const std::int32_t columns = kGated ? weight.rows / 2 : weight.rows;
-    const std::uint32_t buffer =
-        s.out(0) + address(((4 * group + warp) * kTurns + turn) * kTurnOutBytes);
-    const auto word_at = [&](int box, int token, int word) {
-      return buffer + address(box * kBoxBytes + 128 * token + 16 * (word ^ token % 8));
-    };
+    constexpr int kStep = kRoom < kBoxes ? kRoom : kBoxes;  // that are written together
     LATHE_UNROLL
-    for (int j = 0; j < 8 * kBoxes; j += 2) {
+    for (int box = 0; box < kBoxes; box += kStep) {
+      if (kRoom < kBoxes * kTurns && turn + box > 0) wait_sent();
+      LATHE_UNROLL
+      for (int n = box; n < box + kStep; ++n) put_bf16<kGated>(turn, n, box_at(turn * kBoxes + n));
+      fence_async_proxy();
+      sync_warp();
+      LATHE_UNROLL
+      for (int n = box; n < box + kStep; ++n) {
+        send_box<kGated>(weight, w, turn, n, box_at(turn * kBoxes + n));
+      }
+      if (elected()) end_box_group();
+    }
+  }
+  /// Address of the warp's `n`-th box of a tile.
+  __device__ std::uint32_t box_at(int n) const {
+    return s.out(0) + address(((4 * group + warp) * kRoom + n % kRoom) * kBoxBytes);
+  }
+  __device__ static std::uint32_t word_at(std::uint32_t box, int token, int word) {
+    return box + address(128 * token + 16 * (word ^ token % 8));
+  }
+  /// Writes 64 columns from 64 n on to a box.
+  template <bool kGated>
+  __device__ void put_bf16(int turn, int n, std::uint32_t box) const {
+    LATHE_UNROLL
+    for (int j = 0; j < 8; j += 2) {
       std::uint32_t v[4];
       LATHE_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const float2 pair = out_pair<kGated>(turn, j + i / 2, i % 2);
+        const float2 pair = out_pair<kGated>(turn, 8 * n + j + i / 2, i % 2);
         v[i] = pack_bf16(pair.x, pair.y);
       }
-      store_matrices(word_at(j / 8, lane % 16, j % 8 + lane / 16), v[0], v[1], v[2], v[3]);
+      store_matrices(word_at(box, lane % 16, j + lane / 16), v[0], v[1], v[2], v[3]);
     }
-    fence_async_proxy();
-    sync_warp();
+  }
+  template <bool kGated>
+  __device__ void send_box(const MatmulWeight& weight, const MatmulWork& w, int turn, int n,
+                           std::uint32_t box) const {
+    const std::int32_t columns = kGated ? weight.rows / 2 : weight.rows;
+    const std::int32_t column = (kGated ? first_row(w) / 2 : first_row(w)) + 64 * n;
     const std::int32_t first = w.token + turn_token(turn) + 16 * warp;
-    LATHE_UNROLL
-    for (int box = 0; box < kBoxes; ++box) {
-      const std::int32_t column = (kGated ? first_row(w) / 2 : first_row(w)) + 64 * box;
-      if (warp_value(first + kMatmulManyOutTokens <= w.end && column + 64 <= columns)) {
-        if (elected()) {
-          store_box(&maps.out[w.weight], column + static_cast<std::int32_t>(w.group * p.out_group),
-                    first, buffer + address(box * kBoxBytes));
-        }
-        continue;
+    if (warp_value(first + kMatmulManyOutTokens <= w.end && column + 64 <= columns)) {
+      if (elected()) {
+        store_box(&maps.out[w.weight], column + static_cast<std::int32_t>(w.group * p.out_group),
+                  first, box);
       }
-      const std::int32_t mine = column + lane % 8 * 8;
-      LATHE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int token = 4 * i + lane / 8;
-        if (mine >= columns || first + token >= w.end) break;
-        auto* out = static_cast<std::uint16_t*>(weight.out) + w.group * p.out_group +
-                    (first + token) * weight.out_stride + mine;
-        *reinterpret_cast<uint4*>(out) = load_shared_u128(word_at(box, token, lane % 8));
-      }
+      return;
     }
-    if (elected()) end_box_group();
+    const std::int32_t mine = column + lane % 8 * 8;
+    LATHE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int token = 4 * i + lane / 8;
+      if (mine >= columns || first + token >= w.end) break;
+      auto* out = static_cast<std::uint16_t*>(weight.out) + w.group * p.out_group +
+                  (first + token) * weight.out_stride + mine;
+      *reinterpret_cast<uint4*>(out) = load_shared_u128(word_at(box, token, lane % 8));
+    }
   }
 
   /// With tokens shared: the scales of the list's work tile, if there is one.

@@ -139,14 +139,12 @@ MatmulTiling deep_tiling(const MatmulShape& s, int split) {
 // its chunks.
 constexpr double kLeastChunk = 220, kOutside = 600;
 
-// Pairs of tiles of 64 tokens on M, which share their loads of tokens. All parts of K are summed in
-// turn.
-MatmulTiling shared_tiling(const MatmulShape& s, int split) {
+// Pairs of tiles of 64 tokens on M, which share their loads of tokens. K has one part.
+MatmulTiling shared_tiling(const MatmulShape& s) {
   const auto chunks = static_cast<double>(ceil_div(s.k, matmul_chunk(8)));
   MatmulTiling best;
   double least = -1;
-  for (const int rows : {16, 32, 64, 128, 192, 256}) {
-    if (rows > 128 && split > 1) continue;  // registers for a sum of parts
+  for (const int rows : {32, 64, 128, 192, 256}) {
     const std::int64_t pairs = ceil_div(ceil_div(s.rows, rows), 2);
     const double bytes = 128. * rows;
     const double chunk =
@@ -155,7 +153,7 @@ MatmulTiling shared_tiling(const MatmulShape& s, int split) {
                      (chunks * chunk + kOutside);
     if (least >= 0 && c >= least) continue;
     least = c;
-    best = {split, rows, 64, true};
+    best = {1, rows, 64, true};
   }
   return best;
 }
@@ -182,7 +180,8 @@ double best_by_tokens(const MatmulShape& s, int split, MatmulTiling& best) {
 
 MatmulTiling choose_tiling(const MatmulShape& s) {
   const Tiles few = best_for_few(s);
-  if (s.many && s.m > 32 && s.m <= 64) return shared_tiling(s, few.split);
+  // With K in parts, blocks that sum one part each are faster.
+  if (s.many && few.split == 1 && s.m > 32 && s.m <= 64) return shared_tiling(s);
   if (s.packed && s.m <= 64) {
     if (const MatmulTiling deep = deep_tiling(s, few.split); deep.tile_rows > 0) return deep;
   }

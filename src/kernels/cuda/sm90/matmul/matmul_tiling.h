@@ -26,7 +26,7 @@ struct MatmulShape {
 
 struct MatmulTiling {
   int split = 1;        // parts of K: 1, 2, 4 or 8; depends on (rows, k, weight_bits, sms) alone
-  int tile_rows = 128;  // weight rows per tile; in pairs of 64 tokens a power of two or 192
+  int tile_rows = 128;  // weight rows per tile; in pairs of 64 tokens 32, 64, 128, 192 or 256
   int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256; if spread 128, and 192 (bf16) or 256 (e4m3)
   bool pair = false;    // clusters of two tiles; false: of the parts of K
   // Warpgroups of a block that multiply, up to 64 rows each. 4 and 1 are MatmulCluster::wide and

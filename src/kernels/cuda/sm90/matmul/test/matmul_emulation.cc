@@ -66,7 +66,6 @@ void emulate_tokens(const MatmulLaunch& l) {
   emulate_shared<64, 2, kTokens>(l);
 }
 void emulate_shared(const MatmulLaunch& l) {
-  if (l.params.tile_rows == 16) return emulate_shared<16, 1>(l);
   if (l.params.tile_rows == 32) return emulate_shared<32, 1>(l);
   if (l.params.tile_rows == 64) return emulate_shared<64, 1>(l);
   if (l.params.tile_rows == 128) return emulate_shared<64, 2>(l);

@@ -69,8 +69,7 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
         continue;
       }
       if (tiling.pair && tiling.tile_tokens == 64) {
-        ASSERT_TRUE(s.many && s.m > 32 && s.m <= 64);
-        ASSERT_TRUE(tiling.tile_rows <= 128 || (tiling.tile_rows <= 256 && split == 1));
+        ASSERT_TRUE(s.many && s.m > 32 && s.m <= 64 && split == 1 && tiling.tile_rows <= 256);
         continue;
       }
       ASSERT_LE(tiling.tile_rows, 128);
