@@ -28,13 +28,13 @@ static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlock
     matmul_kernel(const __grid_constant__ MatmulParams p, const __grid_constant__ MatmulMaps maps) {
   LATHE_DYNAMIC_SHARED(shared_bytes);
   const MatmulShared<T> s{shared_address(shared_bytes)};
-  const int cluster_blocks = T::kPair ? 2 : T::kGrouped ? 1 : p.split;
+  const int cluster_blocks = T::kPair ? T::kPairBlocks : T::kGrouped ? 1 : p.split;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
     constexpr int kConsumerWarps = T::kConsumers / 32;
     for (int i = 0; i < T::kStages; ++i) {
       barrier_init(s.full(i), 1);
-      barrier_init(s.empty(i), T::kPair ? 2 * kConsumerWarps : kConsumerWarps);
+      barrier_init(s.empty(i), (T::kQuad ? 3 : T::kPair ? 2 : 1) * kConsumerWarps);
     }
     const int receivers = T::kEights < cluster_blocks ? T::kEights : cluster_blocks;
     barrier_init(s.partials_full(), 1);

@@ -28,7 +28,7 @@ RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
           .row_stride = bytes_of(w.dtype, w.cols),
           .element_bytes = w.dtype == DType::bf16 ? 2 : 1,
           .box_bytes = bits_of(w.dtype) == 4 && !is_deep(tiling, 4) ? 64 : 128,
-          .box_rows = tiling.by_tokens ? tiling.tile_rows / 2 : tiling.tile_rows};
+          .box_rows = tiling.by_tokens || tiling.quad ? tiling.tile_rows / 2 : tiling.tile_rows};
 }
 
 // Whether every row of `out` consists of whole 16-byte words, which TMA and vector stores need.
@@ -192,8 +192,8 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
   p.split = tiling.split;
   p.tile_rows = tiling.tile_rows;
   // Or pairs of them.
-  p.token_tiles = static_cast<std::int32_t>(
-      ceil_div(x.rows, std::int64_t{tiling.tile_tokens} * (tiling.by_tokens ? 2 : 1)));
+  p.token_tiles = static_cast<std::int32_t>(ceil_div(
+      x.rows, std::int64_t{tiling.tile_tokens} * (tiling.by_tokens || tiling.quad ? 2 : 1)));
   l.x = boxes_of(x, tiling);
   for (const MatmulCall& c : calls) {
     if (c.w.rows == 0) continue;
@@ -222,11 +222,14 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
       (tiling.spread ? tiling.split : 1);
   // An SM runs two narrow blocks, unless they have many tokens.
   const int blocks = tiling.warpgroups == 1 && tiling.tile_tokens <= 32 ? 2 * sms : sms;
-  const int clusters = std::max(1, blocks / (tiling.pair ? 2 : tiling.split));
+  const std::int64_t clusters = tiling.quad
+                                    ? clusters_at_once(sms, 4)
+                                    : std::max(1, blocks / (tiling.pair ? 2 : tiling.split));
   l.instance = {.tokens = tiling.tile_tokens,
                 .pair = tiling.pair,
                 .spread = tiling.spread,
                 .by_tokens = tiling.by_tokens,
+                .quad = tiling.quad,
                 .warpgroups = static_cast<std::uint8_t>(tiling.warpgroups),
                 .clusters = static_cast<int>(std::min<std::int64_t>(items, clusters))};
   p.whole = static_cast<std::int32_t>(items);

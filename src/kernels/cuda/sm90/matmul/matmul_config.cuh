@@ -14,6 +14,11 @@ enum class MatmulCluster {
   // tile's first part adds the sums of the others (matmul_kept.cuh).
   spread,
   tokens,  // the same weight rows, two tiles of tokens; each block computes all parts of K in turn
+  // Two tiles of weight rows by two of tokens, in four blocks: block r has the (r % 2)-th of rows
+  // and the (r / 2)-th of tokens, and loads a half of each for the blocks that share it. `quad` and
+  // `quad_spread` are otherwise as pair and spread.
+  quad,
+  quad_spread,
   wide,  // no cluster: a block of four warpgroups has a tile of 256 weight rows, and K has one part
   narrow,  // parts, in tiles of 64 weight rows by one warpgroup
 };
@@ -37,10 +42,14 @@ struct MatmulTile {
   using Format = FormatType;
   static constexpr int kTokens = kTileTokens;
   static constexpr MatmulCluster kCluster = kClusterKind;
-  static constexpr bool kSpread = kCluster == MatmulCluster::spread;
-  static constexpr bool kTokenPair = kCluster == MatmulCluster::tokens;
-  static constexpr bool kRowPair = kCluster == MatmulCluster::pair || kSpread;
+  static constexpr bool kSpread =
+      kCluster == MatmulCluster::spread || kCluster == MatmulCluster::quad_spread;
+  static constexpr bool kQuad =
+      kCluster == MatmulCluster::quad || kCluster == MatmulCluster::quad_spread;
+  static constexpr bool kTokenPair = kCluster == MatmulCluster::tokens || kQuad;
+  static constexpr bool kRowPair = kCluster == MatmulCluster::pair || kSpread || kQuad;
   static constexpr bool kPair = kRowPair || kTokenPair;
+  static constexpr int kPairBlocks = kQuad ? 4 : 2;  // of a cluster, if kPair
   static constexpr bool kWide = kCluster == MatmulCluster::wide;
   static constexpr bool kGrouped = kGroups;
   // May have a dense GEMM next to the groups.

@@ -94,9 +94,7 @@ struct MatmulConsumer {
 
   /// Lets the producer refill the stage with this barrier.
   __device__ void release(std::uint32_t empty) const {
-    if (lane != 0) return;
-    barrier_arrive(empty);
-    if constexpr (T::kPair) barrier_arrive_of(empty, static_cast<std::uint32_t>(list.rank ^ 1));
+    if (lane == 0) list.release(empty);
   }
 
   /// Adds this warpgroup's values over all parts of K, one per block of the cluster. Each block

@@ -44,6 +44,7 @@ cudaError_t lathe::cuda::launch_matmul_e4m3(const MatmulParams& p, const MatmulM
   constexpr auto kPair = MatmulCluster::pair;
   const int clusters = instance.clusters;
   if (instance.pair && has_tokens_on_m(p)) {
+    if (instance.quad) return launch_quad<MatmulE4m3Many>(p, maps, instance, stream);
     if (instance.by_tokens) return launch_tokens(p, maps, clusters, stream);
     if (instance.tokens == 64) return launch_shared(p, maps, clusters, stream);
     if (p.groups > 0 && instance.tokens == 256) {

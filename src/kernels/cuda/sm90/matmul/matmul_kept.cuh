@@ -94,7 +94,8 @@ __device__ __forceinline__ bool join_parts(const MatmulParams& p, std::int32_t p
                                            float (&sums)[kValues]) {
   constexpr int kBatch = kValues <= 64 ? 16 : 8;  // as registers allow
   // Of the first part's block.
-  std::uint32_t* const arrivals = p.arrivals + blockIdx.x + 2 * static_cast<std::uint32_t>(part);
+  std::uint32_t* const arrivals =
+      p.arrivals + blockIdx.x + T::kPairBlocks * static_cast<std::uint32_t>(part);
   if (part > 0) {
     keep_sums<T, 0>(p, sums);
     group_sync(kMatmulConsumersBarrier, T::kConsumers);
@@ -105,7 +106,8 @@ __device__ __forceinline__ bool join_parts(const MatmulParams& p, std::int32_t p
   group_sync(kMatmulConsumersBarrier, T::kConsumers);
   LATHE_ROLLED
   for (std::int32_t other = 1; other < p.split; ++other) {
-    const float4* const from = kept_at<T>(p, blockIdx.x - 2 * static_cast<std::uint32_t>(other));
+    const float4* const from =
+        kept_at<T>(p, blockIdx.x - T::kPairBlocks * static_cast<std::uint32_t>(other));
     LATHE_UNROLL
     for (int batch = 0; batch < kValues / 4; batch += kBatch) {
       // All loads are issued before the first result is used.

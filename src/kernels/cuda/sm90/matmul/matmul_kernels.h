@@ -13,6 +13,7 @@ struct MatmulInstance {
   bool pair = false;            // clusters of two tiles; false: of p.split blocks
   bool spread = false;          // of a pair's parts of K: MatmulCluster::spread
   bool by_tokens = false;       // MatmulCluster::tokens
+  bool quad = false;            // of 128 tokens: MatmulCluster::quad, or quad_spread
   std::uint8_t warpgroups = 2;  // 4 and 1: MatmulCluster::wide and narrow
   // Where p.groups > 0, `tokens` is 8, 16, 32 or 128, in pairs 128 or 256, and p.split is 1.
   int clusters = 1;

@@ -14,7 +14,7 @@ cudaError_t launch_matmul_tile(const MatmulParams& p, const MatmulMaps& maps, in
   constexpr auto kernel = matmul_kernel<T>;
   const cudaError_t status = allow_shared<kernel>(T::kSharedBytes);
   if (status != cudaSuccess) return status;
-  const int blocks = T::kPair ? 2 : p.split;
+  const int blocks = T::kPair ? T::kPairBlocks : p.split;
   return launch_kernel(kernel,
                        {.grid = static_cast<unsigned>(clusters * blocks),
                         .block = T::kThreads,
@@ -47,6 +47,17 @@ cudaError_t launch_grouped_matmul(const MatmulParams& p, const MatmulMaps& maps,
   }
 }
 
+/// Of 128 tokens a tile.
+template <class Format>
+cudaError_t launch_quad(const MatmulParams& p, const MatmulMaps& maps,
+                        const MatmulInstance& instance, cudaStream_t stream) {
+  const int clusters = instance.clusters;
+  if (!instance.spread) {
+    return launch_matmul_tile<Format, 128, MatmulCluster::quad>(p, maps, clusters, stream);
+  }
+  return launch_matmul_tile<Format, 128, MatmulCluster::quad_spread>(p, maps, clusters, stream);
+}
+
 template <class Format, int kPairTokens>
 cudaError_t launch_matmul(const MatmulParams& p, const MatmulMaps& maps,
                           const MatmulInstance& instance, cudaStream_t stream) {
@@ -54,6 +65,7 @@ cudaError_t launch_matmul(const MatmulParams& p, const MatmulMaps& maps,
   const int clusters = instance.clusters;
   if (instance.pair) {
     if constexpr (kPairTokens == 256) {
+      if (instance.quad) return launch_quad<Format>(p, maps, instance, stream);
       constexpr auto kSpread = MatmulCluster::spread;
       if (instance.spread && instance.tokens == 128) {
         return launch_matmul_tile<Format, 128, kSpread>(p, maps, clusters, stream);

@@ -78,9 +78,7 @@ struct MatmulManyConsumer {
     return turn_token(turn) + 16 * warp + 8 * h + lane / 4;
   }
   __device__ void release(std::uint32_t empty) const {
-    if (lane != 0) return;
-    barrier_arrive(empty);
-    barrier_arrive_of(empty, static_cast<std::uint32_t>(list.rank ^ 1));
+    if (lane == 0) list.release(empty);
   }
 
   __device__ MatmulRing<T> ring() const {

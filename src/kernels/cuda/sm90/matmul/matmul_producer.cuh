@@ -1,6 +1,7 @@
 // The producer warp: fills stages with weights and tokens by TMA.
 #pragma once
 
+#include "kernels/cuda/common/multicast.cuh"
 #include "kernels/cuda/common/prefetch_map.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_work.cuh"
 
@@ -103,18 +104,21 @@ struct MatmulProducer {
     barrier_expect(s.full(stage), bytes);
     if constexpr (T::kPackedBytes > 0) load_packed(chunk, stage);
     const std::int32_t k = chunk * Format::kWeightStep;
-    if (p.gate_step != 0) {
-      copy_turns_box(s.weights(stage), &maps.weights[w.weight], k, w.row / 16, w.group,
-                     s.full(stage), policy);
-      return;
-    }
+    const void* const map = &maps.weights[w.weight];
     if constexpr (T::kTokenPair) {
-      const std::int32_t half = list.rank * (T::kTileRows / 2);
-      copy_box_to_pair(s.weights(stage) + static_cast<std::uint32_t>(half * 128),
-                       &maps.weights[w.weight], k, w.row + half, w.group, s.full(stage));
-      return;
+      const std::int32_t half = list.token_rank() * (T::kTileRows / 2);
+      const std::uint32_t to = s.weights(stage) + static_cast<std::uint32_t>(half * 128);
+      const std::uint32_t blocks = T::kQuad ? 5u << list.row_rank() : 3;
+      if (p.gate_step != 0) {
+        copy_turns_box_to_blocks(to, map, k, (w.row + half) / 16, w.group, s.full(stage), blocks);
+      } else {
+        copy_box_to_blocks(to, map, k, w.row + half, w.group, s.full(stage), blocks);
+      }
+    } else if (p.gate_step != 0) {
+      copy_turns_box(s.weights(stage), map, k, w.row / 16, w.group, s.full(stage), policy);
+    } else {
+      copy_box(s.weights(stage), map, k, w.row, w.group, s.full(stage), policy);
     }
-    copy_box(s.weights(stage), &maps.weights[w.weight], k, w.row, w.group, s.full(stage), policy);
   }
   __device__ void load_tokens(const MatmulWork& w, std::int32_t chunk, int stage) const {
     const std::int32_t page = p.x_by_group ? w.group : 0;
@@ -133,13 +137,14 @@ struct MatmulProducer {
       const std::uint32_t to =
           s.tokens(stage) + static_cast<std::uint32_t>(box * T::kTokenBoxBytes);
       if constexpr (T::kRowPair) {
-        const std::int32_t boxes = list.boxes(w);
+        const std::int32_t boxes = list.boxes(w), rank = list.row_rank();
+        const std::uint32_t blocks = T::kQuad ? 3u << 2 * list.token_rank() : 3;
         LATHE_UNROLL
         for (int pair = 0; pair < T::kBoxes; pair += 2) {
-          if (pair + list.rank >= boxes) break;
-          const std::int32_t token = (pair + list.rank) * T::kBoxTokens;
-          copy_box_to_pair(to + static_cast<std::uint32_t>(token * 128), x, k, w.token + token,
-                           page, s.full(stage));
+          if (pair + rank >= boxes) break;
+          const std::int32_t token = (pair + rank) * T::kBoxTokens;
+          copy_box_to_blocks(to + static_cast<std::uint32_t>(token * 128), x, k, w.token + token,
+                             page, s.full(stage), blocks);
         }
       } else {
         copy_box(to, x, k, w.token, page, s.full(stage));

@@ -10,7 +10,8 @@ namespace lathe::cuda {
 namespace {
 
 // Per SM at full load and per clock: weight bytes from memory, bytes from L2, and multiply-adds.
-constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
+constexpr double kMemoryBytes = 18, kL2Bytes = 30, kL2PairBytes = 33, kMostBytes = 36,
+                 kProducts = 1700;
 // Clocks per token that a tile spends outside its stages: storing it, which pairs overlap with the
 // next tile through TMA, writing its sums to memory and reading them, and exchanging partials,
 // which has a high start-up cost.
@@ -18,24 +19,18 @@ constexpr double kStore = 50, kPairStore = 6, kKeep = 16, kExchange = 40, kFirst
 // Clocks until the sums of another block can be read.
 constexpr double kArrive = 2500;
 
-// Clusters of `blocks` blocks that run at a time. A block occupies an SM, and a cluster must be
-// within one GPC. Most GPCs have 16 or 18 SMs, one has fewer: not multiples of 4 and 8. One cluster
-// too many costs a second wave.
-std::int64_t clusters_at_once(int sms, int blocks) {
-  const int lost = blocks <= 2 ? 0 : blocks == 4 ? 3 : 2;
-  return std::max(1, sms / blocks - lost);
-}
-
 struct Tiles {
   int split, rows, tokens;
   bool pair;
   bool spread = false;
+  bool quad = false;
 };
 
-// Work tiles of pairs.
+// Work tiles of pairs, or of two of them.
 std::int64_t pairs_of(const MatmulShape& s, int tokens) {
   return ceil_div(ceil_div(s.rows, 128), 2) * ceil_div(s.m, tokens);
 }
+std::int64_t quads_of(const MatmulShape& s) { return pairs_of(s, 256); }
 
 // Whether the parts of K of the last round's tiles run all at a time.
 bool splits_last(const MatmulShape& s, const Tiles& t) {
@@ -52,16 +47,20 @@ double cost(const MatmulShape& s, const Tiles& t) {
   std::int64_t clusters = clusters_at_once(s.sms, t.split);
   std::int64_t item_chunks = ceil_div(chunks, t.split);
   if (t.pair) {
-    items = pairs_of(s, t.tokens) * (t.spread ? t.split : 1);
-    clusters = clusters_at_once(s.sms, 2);
+    items = (t.quad ? quads_of(s) : pairs_of(s, t.tokens)) * (t.spread ? t.split : 1);
+    clusters = clusters_at_once(s.sms, t.quad ? 4 : 2);
     if (!t.spread) item_chunks = chunks;
   }
   const double k = static_cast<double>(matmul_chunk(s.weight_bits));
-  const double weight_bytes = t.rows * k * s.weight_bits / 8;
+  const double weight_bytes = t.rows * k * s.weight_bits / 8 / (t.quad ? 2 : 1);
   const double token_bytes = t.tokens * k * s.x_bits / 8 / (t.pair ? 2 : 1);
   const double products = 128 * k * t.tokens * s.x_bits / 16;
+  // Fewer blocks load faster, up to what an SM takes. Tiles of few tokens are of all blocks.
+  const int blocks = t.quad ? 4 : 2;
+  const double busy = static_cast<double>(std::min(items, clusters) * blocks) / s.sms;
+  const double bytes = t.pair ? std::min(kL2PairBytes / busy, kMostBytes) : kL2Bytes;
   const double chunk = std::max({token_tiles == 1 ? weight_bytes / kMemoryBytes : 0.,
-                                 (weight_bytes + token_bytes) / kL2Bytes, products / kProducts});
+                                 (weight_bytes + token_bytes) / bytes, products / kProducts});
   double extra = (t.pair ? kPairStore : kStore) * t.tokens;
   if (t.split > 1 && !t.pair) extra += kFirstExchange + kExchange * t.tokens;
   if (t.spread) extra += kArrive + kKeep * t.tokens * t.split;
@@ -171,12 +170,19 @@ double best_by_tokens(const MatmulShape& s, int split, MatmulTiling& best) {
                      (chunks * chunk + kOutside);
     if (least >= 0 && c >= least) continue;
     least = c;
-    best = {split, rows, 64, true, 2, false, false, true};
+    best = {split, rows, 64, true, 2, false, false, false, true};
   }
   return least;
 }
 
 }  // namespace
+
+// A block occupies an SM, and a cluster must be within one GPC. Most GPCs have 16 or 18 SMs, one
+// has fewer: not multiples of 4 and 8. One cluster too many costs a second wave.
+std::int64_t clusters_at_once(int sms, int blocks) {
+  const int lost = blocks <= 2 ? 0 : blocks == 4 ? 3 : 2;
+  return std::max(1, sms / blocks - lost);
+}
 
 MatmulTiling choose_tiling(const MatmulShape& s) {
   const Tiles few = best_for_few(s);
@@ -202,6 +208,14 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
   }
   if (s.m > 64) {
     if (few.split == 1 || !s.factors || s.many) consider({few.split, 128, 128, true});
+    // Where they run at once. Tiles of 256 tokens load as few bytes for a product, on all SMs.
+    const std::int64_t room = clusters_at_once(s.sms, 4);
+    if ((s.weight_bits == 16 || s.many) && s.m > 128 && quads_of(s) <= room) {
+      consider({few.split, 128, 128, true, false, true});
+      if (s.spreads && few.split > 1 && quads_of(s) * few.split <= room) {
+        consider({few.split, 128, 128, true, true, true});
+      }
+    }
     for (const int tokens : {128, 192, 256}) {
       const bool at_once = pairs_of(s, tokens) * few.split <= clusters_at_once(s.sms, 2);
       // bf16 has no registers for tiles of 256, and codes are multiplied by 128 tokens.
@@ -213,7 +227,7 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
     const bool wide = s.weight_bits == 16 || s.many;
     if (wide && (few.split == 1 || s.keeps)) consider({few.split, 128, 256, true});
   }
-  if (s.many && !s.gated && s.m > 64) {
+  if (s.many && s.m > 64) {
     MatmulTiling by_tokens;
     if (best_by_tokens(s, few.split, by_tokens) < least) return by_tokens;
   }
@@ -223,7 +237,8 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
   if (codes && best.tokens == 64 && best.rows <= 64 && best.split <= kNarrowSplit) {
     return {best.split, best.rows, 64, false, 1};
   }
-  return {best.split, best.rows, best.tokens, best.pair, 2, best.spread, splits_last(s, best)};
+  return {best.split, best.rows,   best.tokens,          best.pair,
+          2,          best.spread, splits_last(s, best), best.quad};
 }
 
 int choose_group_rows(const MatmulShape& s, std::int64_t tiles, int tokens, std::int64_t dense,

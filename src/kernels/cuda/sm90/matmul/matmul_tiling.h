@@ -36,6 +36,7 @@ struct MatmulTiling {
   // Of pairs of 256 tokens: parts of K of the last round's tiles are work tiles
   // (MatmulParams::whole).
   bool splits_last = false;
+  bool quad = false;       // of pairs of 128 tokens: two of them, MatmulCluster::quad
   bool by_tokens = false;  // of pairs of 64 tokens: MatmulCluster::tokens, with up to 128 rows
 };
 
@@ -48,6 +49,9 @@ constexpr bool is_deep(const MatmulTiling& t, std::int64_t weight_bits) {
 constexpr std::int64_t matmul_chunk(int weight_bits) { return weight_bits == 16 ? 64 : 128; }
 
 MatmulTiling choose_tiling(const MatmulShape& shape);
+
+/// Clusters of `blocks` blocks that run at a time.
+std::int64_t clusters_at_once(int sms, int blocks);
 
 /// Rows per tile of a grouped GEMM, chosen so that all SMs read about the same amount of weights. A
 /// row's bits do not depend on it. shape.rows: weight rows of a group. tiles: most tiles of

@@ -69,9 +69,18 @@ struct MatmulWorkList {
 
   __device__ MatmulWorkList(const MatmulParams& params, const MatmulShared<T>& shared)
       : p(params), s(shared) {
-    cluster_blocks = T::kPair ? 2 : p.split;
+    cluster_blocks = T::kPair ? T::kPairBlocks : p.split;
     rank = static_cast<std::int32_t>(blockIdx.x) % cluster_blocks;
     item = static_cast<std::int32_t>(blockIdx.x) / cluster_blocks;
+  }
+  /// Which of the cluster's two tiles of weight rows, or of tokens, the block has.
+  __device__ std::int32_t row_rank() const { return T::kQuad ? rank % 2 : rank; }
+  __device__ std::int32_t token_rank() const { return T::kQuad ? rank / 2 : rank; }
+  /// A consumer warp frees a stage: for its block, and for those that load into it.
+  __device__ void release(std::uint32_t empty) const {
+    barrier_arrive(empty);
+    if constexpr (T::kPair) barrier_arrive_of(empty, static_cast<std::uint32_t>(rank ^ 1));
+    if constexpr (T::kQuad) barrier_arrive_of(empty, static_cast<std::uint32_t>(rank ^ 2));
   }
   /// Precondition: groups have been listed.
   __device__ void start() {
@@ -106,12 +115,12 @@ struct MatmulWorkList {
     const std::int32_t column = in_group / width;
     const std::int32_t token_tile = first + in_group - column * width;
     // A pair's second tile may be past the last weight's rows or the tokens; then it does nothing.
-    const std::int32_t tile = T::kRowPair ? 2 * column + rank : column;
+    const std::int32_t tile = T::kRowPair ? 2 * column + row_rank() : column;
     std::int32_t weight = 0;
     while (weight + 1 < p.weight_count && tile >= p.weights[weight + 1].first_tile) ++weight;
     return {weight,
             (tile - p.weights[weight].first_tile) * p.tile_rows,
-            (T::kTokenPair ? 2 * token_tile + rank : token_tile) * T::kTokens,
+            (T::kTokenPair ? 2 * token_tile + token_rank() : token_tile) * T::kTokens,
             p.m,
             0,
             parts - 1 - (item - whole - (tiles - whole) * parts)};

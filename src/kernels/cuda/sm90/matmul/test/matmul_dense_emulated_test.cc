@@ -31,10 +31,12 @@ TEST_F(MatmulEmulated, EveryTileAndSplit) {
     Problem p(random, between(200, 300), 4 * between(25, 100), 8 * between(40, 60));
     p.out_stride = between(201, 202) * 2;
     check(p, {split, 128, 256, true}, 2);
+    check(p, {split, 128, 128, true, 2, false, false, true}, 20);
   }
   for (const int split : {2, 4}) {
     Problem p(random, between(1, 200), 2 * between(50, 200), 8 * between(40, 80));
     for (const int tokens : {128, 192}) check(p, {split, 128, tokens, true, 2, true}, 32);
+    check(p, {split, 128, 128, true, 2, true, false, true}, 64);
   }
 }
 
@@ -44,16 +46,18 @@ TEST_F(MatmulEmulated, EveryTileOfASplitHasTheSameBits) {
   Host host;
   const Placed placed(p, host);
   MatmulCall call = placed.call(p.m);
-  call.kept = host.put(std::vector<float>(static_cast<std::size_t>(kMatmulKeptFloats * 48)));
-  call.arrivals = host.put(std::vector<std::uint32_t>(48));
+  call.kept = host.put(std::vector<float>(static_cast<std::size_t>(kMatmulKeptFloats * 80)));
+  call.arrivals = host.put(std::vector<std::uint32_t>(80));
   for (const int split : {2, 4}) {
     emulate_matmul({&call, 1}, {split, 128, 64, false}, 4);
     const std::vector<float> want = placed.read();
     for (const MatmulTiling& tiling : {MatmulTiling{split, 128, 128, true},
                                        {split, 128, 256, true},
                                        {split, 128, 128, true, 2, true},
+                                       {split, 128, 128, true, 2, true, false, true},
+                                       {split, 128, 128, true, 2, false, false, true},
                                        {split, 128, 192, true, 2, true}}) {
-      emulate_matmul({&call, 1}, tiling, tiling.spread ? 48 : 4);
+      emulate_matmul({&call, 1}, tiling, tiling.spread ? 80 : 4);
       const std::vector<float> got = placed.read();
       EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
           << "seed " << seed << ", split " << split << ", tokens " << tiling.tile_tokens
@@ -70,7 +74,8 @@ TEST_F(MatmulEmulated, Epilogues) {
   };
   for (const Case c : {Case{false, 264, 4}, {true, 262, 0}, {true, 264, 4}, {true, 264, 0}}) {
     const bool pair = c.pair;
-    const MatmulTiling tiling{pair ? 2 : 4, 128, pair ? 128 : 16, pair};
+    const bool quad = pair && between(0, 1) == 0;
+    const MatmulTiling tiling{pair ? 2 : 4, 128, pair ? 128 : 16, pair, 2, false, false, quad};
     Problem p(random, pair ? between(100, 200) : between(1, 21), 8 * between(13, 32) + c.more, 512);
     p.out_stride = c.out_stride;
     p.bias = random_f32(random, p.n);
@@ -143,7 +148,9 @@ TEST_F(MatmulEmulated, Gated) {
     for (const MatmulTiling tiling : {MatmulTiling{1, 64, 8, false},
                                       {2, 96, 32, false},
                                       {4, 128, 8, false},
-                                      {1, 128, 128, true}}) {
+                                      {1, 128, 128, true},
+                                      {1, 128, 128, true, 2, false, false, true}}) {
+      if (tiling.quad && c.dtype == DType::e4m3) continue;  // below
       SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << name(c.dtype) << ", tile "
                                         << tiling.tile_rows << " x " << tiling.tile_tokens);
       Host host;
@@ -154,11 +161,13 @@ TEST_F(MatmulEmulated, Gated) {
     }
     if (!c.codes) continue;
     Host host;
-    matmul_test::check_gated(random, host, c.dtype, true, between(100, 300), 8 * between(9, 30),
-                             16 * between(20, 40), [&](const MatmulCall& call) {
-                               const int tokens = call.w.scale_rows ? 128 : 256;
-                               emulate_matmul({&call, 1}, {1, 128, tokens, true}, 4);
-                             });
+    matmul_test::check_gated(
+        random, host, c.dtype, true, between(100, 300), 8 * between(9, 30), 16 * between(20, 40),
+        [&](const MatmulCall& call) {
+          const int tokens = call.w.scale_rows ? 128 : 256;
+          const bool quad = !call.w.scale_rows && between(0, 1) == 0;
+          emulate_matmul({&call, 1}, {1, 128, quad ? 128 : tokens, true, 2, false, false, quad}, 4);
+        });
     for (const int rows : {32, 64, 128, 192, 256}) {
       const int split = rows <= 128 ? 1 << between(0, 2) : 1;
       SCOPED_TRACE(::testing::Message() << "seed " << seed << ", shared tokens, rows " << rows);
@@ -167,7 +176,9 @@ TEST_F(MatmulEmulated, Gated) {
           random, shared, c.dtype, true, between(33, 64), 8 * between(9, 40), 16 * between(20, 40),
           [&](const MatmulCall& call) {
             const bool by_rows = call.w.scale_rows;
-            const MatmulTiling tiling{split, by_rows ? 128 : rows, 64, !by_rows};
+            const bool by_tokens = !by_rows && rows <= 128 && between(0, 1) == 0;
+            const MatmulTiling tiling{
+                split, by_rows ? 128 : rows, 64, !by_rows, 2, false, false, false, by_tokens};
             emulate_matmul({&call, 1}, tiling, by_rows ? split : 4);
           });
     }

@@ -82,7 +82,7 @@ TEST_F(MatmulEmulated, CodesOfBothThatShareTokens) {
       if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
       if (!p.out_bf16 && between(0, 2) > 0) p.before = random_f32(random, p.m * p.out_stride);
       const bool by_tokens = rows >= 32 && rows <= 128 && between(0, 1) == 0;
-      const MatmulTiling tiling{split, rows, 64, true, 2, false, false, by_tokens};
+      const MatmulTiling tiling{split, rows, 64, true, 2, false, false, false, by_tokens};
       check(p, tiling, 2 * between(1, 3));
       p.out_bf16 = false;
       p.before.clear();
@@ -113,6 +113,8 @@ TEST_F(MatmulEmulated, CodesOfBothInPairs) {
       if (!p.out_bf16 && between(0, 2) > 0) p.before = random_f32(random, p.m * p.out_stride);
       check(p, {split, 128, tokens, true}, 2 * between(1, 2));
       if (split > 1) check(p, {split, 128, tokens, true, 2, true}, 32);
+      if (tokens == 128) check(p, {split, 128, 128, true, 2, false, false, true}, 20);
+      if (tokens == 128 && split > 1) check(p, {split, 128, 128, true, 2, true, false, true}, 80);
       if (split > 1 && tokens == 256) {
         // The last round has few tiles, whose parts are work tiles.
         Problem last(random, 256 * (split + 1) + between(1, 250), 2 * between(20, 100),

@@ -41,7 +41,7 @@ void emulate_tile(const MatmulLaunch& l) {
     maps.x_dense = map_of(l.x_dense);
     maps.weights[kDenseWeight] = map_of(l.weights[kDenseWeight]);
   }
-  const int blocks = T::kPair ? 2 : l.params.split;
+  const int blocks = T::kPair ? T::kPairBlocks : l.params.split;
   emulate_clusters(blocks, {static_cast<unsigned>(l.instance.clusters * blocks), 1, 1}, T::kThreads,
                    matmul_kernel<T>, l.params, maps);
 }
@@ -73,6 +73,11 @@ void emulate_shared(const MatmulLaunch& l) {
   emulate_shared<64, 4>(l);
 }
 template <class Format>
+void emulate_quad(const MatmulLaunch& l) {
+  if (l.instance.spread) return emulate_tile<Format, 128, MatmulCluster::quad_spread>(l);
+  emulate_tile<Format, 128, MatmulCluster::quad>(l);
+}
+template <class Format>
 void emulate_format(const MatmulLaunch& l) {
   if constexpr (requires { typename Format::Row; }) {
     using Row = typename Format::Row;
@@ -86,6 +91,7 @@ void emulate_format(const MatmulLaunch& l) {
   constexpr auto kSpread = MatmulCluster::spread;
   if (l.instance.pair) {
     if constexpr (std::is_same_v<Format, MatmulBf16>) {
+      if (l.instance.quad) return emulate_quad<Format>(l);
       if (l.instance.spread) {
         if (l.instance.tokens == 192) return emulate_tile<Format, 192, kSpread>(l);
         return emulate_tile<Format, 128, kSpread>(l);
@@ -94,6 +100,7 @@ void emulate_format(const MatmulLaunch& l) {
     }
     if constexpr (std::is_same_v<Format, MatmulE4m3>) {
       if (has_tokens_on_m(l.params)) {
+        if (l.instance.quad) return emulate_quad<MatmulE4m3Many>(l);
         if (l.instance.by_tokens) return emulate_tokens(l);
         if (l.instance.tokens == 64) return emulate_shared(l);
         if (l.instance.spread) {

@@ -63,8 +63,16 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
         ASSERT_TRUE(s.spreads && s.many && tiling.pair && tiling.tile_tokens == 256 && split > 1);
         ASSERT_TRUE(pairs > s.sms / 2 && pairs % (s.sms / 2) * split <= s.sms / 2);
       }
+      if (tiling.quad) {
+        const std::int64_t quads = (s.rows + 255) / 256 * ((s.m + 255) / 256);
+        ASSERT_TRUE(tiling.pair && tiling.tile_tokens == 128 && tiling.tile_rows == 128);
+        ASSERT_TRUE(s.m > 128 && (s.weight_bits == 16 || s.many));
+        ASSERT_TRUE(!tiling.spread || (s.spreads && split > 1));
+        ASSERT_LE(quads * (tiling.spread ? split : 1), clusters_at_once(s.sms, 4));
+        continue;
+      }
       if (tiling.by_tokens) {
-        ASSERT_TRUE(s.many && s.m > 64 && !s.gated && tiling.tile_rows <= 128);
+        ASSERT_TRUE(s.many && s.m > 64 && tiling.tile_rows <= 128);
         ASSERT_TRUE(tiling.pair && !tiling.spread && tiling.tile_tokens == 64);
         continue;
       }
