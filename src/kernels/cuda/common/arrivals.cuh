@@ -37,6 +37,11 @@ __device__ inline float4 load_sent(const float4* from) {
                : "memory");
   return v;
 }
+__device__ inline std::uint32_t load_sent(const std::uint32_t* from) {
+  std::uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
 
 }  // namespace lathe::cuda
 
@@ -51,6 +56,7 @@ inline void wait_arrivals(std::uint32_t* count, std::uint32_t wanted) {
   *count = 0;
 }
 inline float4 load_sent(const float4* from) { return *from; }
+inline std::uint32_t load_sent(const std::uint32_t* from) { return *from; }
 
 }  // namespace lathe::cuda
 

@@ -47,7 +47,10 @@ static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlock
   } else {
     sync_block();
   }
-  let_next_begin();
+  // A launch after that of a grouped GEMM may read offsets before its own wait (offsets_known): it
+  // begins once those here are there.
+  const bool waits = T::kGrouped && p.offsets != nullptr && p.offsets_known == 0;
+  if (!waits) let_next_begin();
   // The compiler must see that branches to roles are of whole warps: only then may it use uniform
   // registers in them.
   const int warp = warp_value(thread / 32);
@@ -55,7 +58,10 @@ static __global__ void __launch_bounds__(T::kThreads, T::kShares ? 2 : T::kBlock
   const bool produces = warp == kProducer;
   if (produces && elected()) MatmulProducer<T>(p, maps, s).begin();
   if constexpr (T::kGrouped) {
-    if (p.offsets != nullptr) wait_for_previous();
+    if (waits) {
+      wait_for_previous();
+      let_next_begin();
+    }
     if (warp == 0) list_groups<T>(p, s, thread);
     sync_block();
   }

@@ -96,6 +96,9 @@ struct GroupedMatmulCall {
   // For experts: group g has rows offsets[g] to offsets[g + 1] - 1 of x and out; any number of
   // rows. Null, for heads: every group has all rows, and its own columns.
   const std::int32_t* offsets = nullptr;  // [groups + 1] on the device, ascending, at most m
+  // Offsets were there when another grouped GEMM with them began, which this one follows. Weights
+  // of the first tiles are then loaded before the launch before this one has ended.
+  bool offsets_known = false;
   // Elements from one group to the next.
   std::int64_t weight_stride = 0;  // a whole number of bytes
   std::int64_t scale_stride = 0;   // of w.scales; packed scales are contiguous

@@ -274,6 +274,7 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   p.weights[0].staged =
       tokens >= 128 && has_whole_words(first.out) && (f32 ? whole_boxes : c.out_stride % 8 == 0);
   p.offsets = c.offsets;
+  p.offsets_known = c.offsets_known;
   p.groups = static_cast<std::int32_t>(c.groups);
   p.x_by_group = heads;
   p.out_group = c.out_stride;

@@ -103,6 +103,7 @@ struct MatmulParams {
   std::uint32_t* arrivals;
   // For a grouped GEMM; the weight is the first group's.
   const std::int32_t* offsets;  // [groups + 1] each group's first token; null: each has all
+  std::int32_t offsets_known;   // GroupedMatmulCall::offsets_known
   std::int32_t groups;
   FastDiv columns;          // tiles of weight rows, or pairs of them
   std::int32_t x_by_group;  // x is [groups] pages

@@ -183,8 +183,9 @@ struct MatmulProducer {
       const MatmulPart part = list.chunks(w);
       const std::int32_t begin = part.begin, end = part.end;
       if constexpr (T::kPackedBytes > 0) find_packed(w, begin);
-      // Which groups have tokens is known only after the wait, if offsets say so.
-      if (first && (!T::kGrouped || p.offsets == nullptr || list.is_dense(w))) {
+      // Which groups have tokens may be known only after the wait.
+      const bool known = !T::kGrouped || p.offsets == nullptr || p.offsets_known != 0;
+      if (first && (known || list.is_dense(w))) {
         ahead = ahead_of(part);
         for (std::int32_t c = 0; c < ahead && !list.is_dense(w); ++c) {
           load_weights(w, begin + c, c);

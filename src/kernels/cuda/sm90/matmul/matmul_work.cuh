@@ -1,6 +1,7 @@
 // Enumerates a GEMM's work tiles in the order in which clusters process them.
 #pragma once
 
+#include "kernels/cuda/common/arrivals.cuh"
 #include "kernels/cuda/sm90/matmul/matmul_config.cuh"
 
 namespace lathe::cuda {
@@ -19,9 +20,15 @@ struct MatmulWork {
   std::int32_t part = 0;  // of K, if the launch has work tiles of parts
 };
 
+/// The first token of group `group`, from L2: other kernels of the step store offsets there, too.
+__device__ inline std::int32_t first_token(const MatmulParams& p, std::int32_t group) {
+  return static_cast<std::int32_t>(
+      load_sent(reinterpret_cast<const std::uint32_t*>(p.offsets) + group));
+}
+
 /// One warp lists how many token tiles precede each group; a lane counts those of consecutive
-/// groups. If there are offsets, they come from the previous launch, so it must have ended. All are
-/// loaded at once: past the lane's last group the same one again, which adds no tiles.
+/// groups. All offsets are loaded at once: past the lane's last group the same one again, which
+/// adds no tiles.
 template <class T, class Shared>
 __device__ void list_groups(const MatmulParams& p, const Shared& s, int lane) {
   constexpr int kMost = kMatmulGroups / 32;
@@ -32,7 +39,7 @@ __device__ void list_groups(const MatmulParams& p, const Shared& s, int lane) {
   for (int i = 0; i <= kMost; ++i) {
     const std::int32_t mine = first + (i < each ? i : each);
     const std::int32_t group = mine < p.groups ? mine : p.groups;
-    begins[i] = p.offsets == nullptr ? group * p.m : p.offsets[group];
+    begins[i] = p.offsets == nullptr ? group * p.m : first_token(p, group);
   }
   LATHE_UNROLL
   for (int i = 0; i < kMost; ++i) {
@@ -192,8 +199,8 @@ struct MatmulWorkList {
     const std::int32_t tile_of_group =
         width == 1 ? 0 : (in_group - column * width + column) % width;
     const std::int32_t row = (T::kPair ? 2 * column + rank : column) * p.tile_rows;
-    const std::int32_t begin = p.offsets == nullptr ? 0 : p.offsets[group];
-    const std::int32_t end = p.offsets == nullptr ? p.m : p.offsets[group + 1];
+    const std::int32_t begin = p.offsets == nullptr ? 0 : first_token(p, group);
+    const std::int32_t end = p.offsets == nullptr ? p.m : first_token(p, group + 1);
     if constexpr (T::kDeals) {
       // Tiles get the same number of boxes or one less, so that no cluster waits for larger tiles.
       const std::int32_t boxes = (end - begin + T::kBoxTokens - 1) / T::kBoxTokens;
