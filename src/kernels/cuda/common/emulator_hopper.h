@@ -161,6 +161,9 @@ inline void group_sync(int number, int threads) {
   if (emulated::arrive(b, threads)) return;
   emulated::wait_until([&] { return b.generation != generation; });
 }
+inline void group_arrive(int number, int threads) {
+  emulated::arrive(emulated::barriers().named[number], threads);
+}
 inline bool group_any(int number, int threads, bool mine) {
   emulated::NamedBarrier& b = emulated::barriers().named[number];
   const std::int64_t generation = b.generation;

@@ -88,6 +88,10 @@ __device__ inline void barrier_arrive_of(std::uint32_t barrier, std::uint32_t bl
 __device__ inline void group_sync(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+/// Arrives without waiting.
+__device__ inline void group_arrive(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
 
 /// Waits at a named barrier; returns whether any thread passed true.
 __device__ inline bool group_any(int number, int threads, bool mine) {

@@ -1,5 +1,5 @@
 // The warp that copies queries to shared memory: those of an item while the consumers end the item
-// before it.
+// before it. Each warpgroup has its own, so that none waits for the other.
 #pragma once
 
 #include "kernels/cuda/sm90/attention/swizzle.cuh"
@@ -12,17 +12,24 @@ namespace lathe::cuda {
 /// N: a GqaTileFormat with kMRows, kGroups and kQueryBytes.
 template <class N>
 struct GqaQueries {
-  std::uint32_t tiles;        // [groups]
-  std::uint32_t full, empty;  // barriers
+  static constexpr int kSmallBytes = N::kGroups * 2 * 8;
+  std::uint32_t tiles;     // [groups]
+  std::uint32_t barriers;  // [groups] full, empty
 
-  /// small: two barriers.
+  /// small: kSmallBytes.
   __device__ GqaQueries(std::uint32_t tiles_at, std::uint32_t small_at)
-      : tiles(tiles_at), full(small_at), empty(small_at + 8) {}
+      : tiles(tiles_at), barriers(small_at) {}
   /// Call from one thread, before barriers are made visible.
   __device__ void init() const {
-    barrier_init(full, 32);
-    barrier_init(empty, 4 * N::kGroups);
+    for (int group = 0; group < N::kGroups; ++group) {
+      barrier_init(full_at(group), 32);
+      barrier_init(empty_at(group), 4);
+    }
   }
+  __device__ std::uint32_t full_at(int group) const {
+    return barriers + static_cast<std::uint32_t>(16 * group);
+  }
+  __device__ std::uint32_t empty_at(int group) const { return full_at(group) + 8; }
   __device__ std::uint32_t of_group(int group) const {
     return tiles + static_cast<std::uint32_t>(group * N::kQueryBytes);
   }
@@ -44,12 +51,11 @@ struct GqaQueryProducer {
            std::int64_t{gqa_head_of(p, item, m, row)} * q_head<N>(p);
   }
   /// Each lane finds a row of 32; a row's words are copied by neighbouring lanes.
-  __device__ void copy(const GqaSegment& item) const {
+  __device__ void copy(const GqaSegment& item, int group) const {
     LATHE_ROLLED
-    for (int first = 0; first < N::kMRows; first += 32) {
-      const auto from = reinterpret_cast<unsigned long long>(find(item, first + lane));
-      const std::uint32_t to =
-          queries.of_group(first / 64) + static_cast<std::uint32_t>(first % 64 * 128);
+    for (int first = 0; first < 64; first += 32) {
+      const auto from = reinterpret_cast<unsigned long long>(find(item, group * 64 + first + lane));
+      const std::uint32_t to = queries.of_group(group) + static_cast<std::uint32_t>(first * 128);
       LATHE_UNROLL_BY(8)
       for (int i = 0; i < kChunks; ++i) {
         const int at = 32 * i + lane, row = at / kChunks, chunk = at % kChunks;
@@ -68,9 +74,12 @@ struct GqaQueryProducer {
     GqaSegment item;
     std::uint32_t parity = 1;
     while (segments.next(item)) {
-      barrier_wait(queries.empty, parity);
-      copy(item);
-      barrier_arrive_after_copies(queries.full);
+      LATHE_ROLLED
+      for (int group = 0; group < N::kGroups; ++group) {
+        barrier_wait(queries.empty_at(group), parity);
+        copy(item, group);
+        barrier_arrive_after_copies(queries.full_at(group));
+      }
       parity ^= 1;
     }
   }

@@ -10,11 +10,16 @@
 //   M rows  0 -  63 | S = Q K^T of warpgroup 0 |     O of warpgroup 0 [64, value dim]
 //   M rows 64 - 127 | S = Q K^T of warpgroup 1 |     O of warpgroup 1
 //
-//   S1 = Q K1^T   O += P0 V0   softmax 1        S2 = Q K2^T   O += P1 V1   softmax 2 ...
-//   |----- issued together ----|---- with PV ---|
+//   warpgroup 0  | S1, O += P0 V0      | softmax 1           | S2, O += P1 V1 ...
+//   warpgroup 1  | softmax 0           | S1, O += P0 V0      | softmax 1 ...
 //
-// Q and K are K-major in shared memory, V is MN-major; P stays in registers. A row max rises only
-// where a score exceeds it by kRowMaxSlack (row_max.cuh), so O is rarely rescaled.
+// S of a tile and P V of the tile before it are issued together. The warpgroups take turns at this,
+// so that one computes P while the other one multiplies.
+//
+// Q and K are K-major in shared memory, V is MN-major; P stays in registers. P is made by the row
+// maxes of the tiles before, without a look at the tile's own maximum. Where its sums show that
+// scores exceed a row max by far, the tile's S is multiplied once more, the row max raised and O
+// rescaled. An item's first tile has the row maxes made first.
 #pragma once
 
 #include <cuda.h>
@@ -28,6 +33,7 @@
 #include "kernels/cuda/sm90/gqa/load/gqa_load_queries.cuh"
 #include "kernels/cuda/sm90/gqa/load/gqa_load_rows.cuh"
 #include "kernels/cuda/sm90/gqa/m128/gqa_m128_config.cuh"
+#include "kernels/cuda/sm90/gqa/m128/gqa_m128_store.cuh"
 
 namespace lathe::cuda {
 
@@ -38,28 +44,38 @@ struct GqaM128Group {
   static constexpr int kOperands = N::kTile / 16;  // of P, 16 keys each
   static constexpr int kValueDim = N::kValueDims * 64;
   static constexpr int kOutputs = kValueDim / 2;  // of a thread
+  // Of a thread's P of a row and tile. bf16 P has the range of f32, and the row max cancels out.
+  static constexpr float kMostSum = 1 << 24;
 
   const GqaParams& p;
   const GqaRing<N>& ring;
   const GqaQueries<N>& queries;
   int group, warp, lane;
   GqaStage<N> stage;
-  std::uint32_t parity = 0;  // of queries.full
+  std::uint32_t parity = 0;  // of the queries
   float acc[kOutputs];
   float row_max[2];  // log2; P is divided by 2^row_max
   float row_sum[2];  // of this thread's columns
 
   __device__ GqaM128Group(const GqaParams& params, const GqaRing<N>& from,
-                          const GqaQueries<N>& of_items, int which, int thread)
+                          const GqaQueries<N>& of_items, int which, int warp_of_it, int lane_of_it)
       : p(params),
         ring(from),
         queries(of_items),
         group(which),
-        warp(thread / 32),
-        lane(thread % 32) {}
+        warp(warp_of_it),
+        lane(lane_of_it) {}
 
   __device__ int thread() const { return warp * 32 + lane; }
   __device__ void sync() const { group_sync(1 + group, 128); }
+  /// Waits until the other warpgroup has passed the turn: its S is there, so that S of both is
+  /// not multiplied at the same time.
+  __device__ void await_turn() const {
+    if constexpr (N::kGroups == 2) group_sync(3 + group, 256);
+  }
+  __device__ void pass_turn() const {
+    if constexpr (N::kGroups == 2) group_arrive(4 - group, 256);
+  }
   /// Index of the M row in the M block.
   __device__ int m_row(int i) const { return group * 64 + warp * 16 + lane / 4 + 8 * i; }
   /// Waits for the queries.
@@ -68,14 +84,14 @@ struct GqaM128Group {
     for (int i = 0; i < kOutputs; ++i) acc[i] = 0;
     row_max[0] = row_max[1] = kNoKey;
     row_sum[0] = row_sum[1] = 0;
-    barrier_wait(queries.full, parity);
+    barrier_wait(queries.full_at(group), parity);
     parity ^= 1;
     fence_async_proxy();  // they were copied by ordinary stores
   }
   /// Releases the queries, whose last scores are there.
   __device__ void release_queries() const {
     sync_warp();
-    if (lane == 0) barrier_arrive(queries.empty);
+    if (lane == 0) barrier_arrive(queries.empty_at(group));
   }
 
   /// Issues S of a stage's keys.
@@ -136,15 +152,33 @@ struct GqaM128Group {
     sync();
   }
 
-  /// Masks S of the current stage. limit: GqaBlock's, counted from the tile's first key.
-  __device__ void apply_mask(float (&d)[kScores], const GqaBlock& b, int limit) const {
+  /// Whether keys of the current stage are missing.
+  __device__ bool misses() const {
+    bool any = false;
+    LATHE_UNROLL
+    for (int word = 0; word < N::kTile / 64; ++word) {
+      any |= load_shared_u64(ring.mask_at(stage, word)) != ~std::uint64_t{0};
+    }
+    return any;
+  }
+  /// Whether some row does not see some key of the current stage. limit: GqaBlock's, counted from
+  /// the tile's first key.
+  __device__ bool is_edge(const GqaBlock& b, int limit) const {
+    return GqaEdge(p, b, limit).template any<N::kTile>();
+  }
+  /// Masks S of the current stage. Returns misses(), which in edge tiles includes wild keys.
+  __device__ __forceinline__ bool apply_mask(float (&d)[kScores], const GqaBlock& b,
+                                             int limit) const {
     const int column = 2 * (lane & 3);
-    const bool edge = GqaEdge(p, b, limit).template any<N::kTile>();
-    if (seldom(edge)) barrier_wait(ring.checked_at(stage.index), stage.parity);
+    const GqaEdge edge(p, b, limit);
+    const bool is_edge = edge.template any<N::kTile>();
+    bool missing = false;
+    if (is_edge) barrier_wait(ring.checked_at(stage.index), stage.parity);
     LATHE_UNROLL
     for (int word = 0; word < N::kTile / 64; ++word) {
       const std::uint64_t seen = load_shared_u64(ring.mask_at(stage, word));
       if (!seldom(seen != ~std::uint64_t{0})) continue;
+      missing = true;
       LATHE_UNROLL
       for (int j = 0; j < 8; ++j) {
         const auto two = static_cast<std::uint32_t>(seen >> (8 * j + column));
@@ -153,18 +187,25 @@ struct GqaM128Group {
         if (!(two & 2)) d[at + 1] = d[at + 3] = kNoKey;
       }
     }
-    if (!seldom(edge)) return;
+    if (!is_edge) return missing;
     poison(d);
-    const int end0 = limit + gqa_row_of(p, b, m_row(0)), end1 = limit + gqa_row_of(p, b, m_row(1));
-    LATHE_UNROLL
-    for (int j = 0; j < N::kTile / 8; ++j) {
+    // Of this thread's keys 8 j + i.
+    const int end[2] = {limit + gqa_row_of(p, b, m_row(0)) - column,
+                        limit + gqa_row_of(p, b, m_row(1)) - column};
+    const auto mask = [&](auto is_unseen) {
       LATHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int key = 8 * j + column + i;
-        if (key >= end0 || key < end0 - p.window) d[4 * j + i] = kNoKey;
-        if (key >= end1 || key < end1 - p.window) d[4 * j + 2 + i] = kNoKey;
+      for (int j = 0; j < N::kTile / 8; ++j) {
+        LATHE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          if (is_unseen(8 * j + i % 2, end[i / 2])) d[4 * j + i] = kNoKey;
+        }
       }
+    };
+    mask([](int key, int end_of_row) { return key >= end_of_row; });
+    if (seldom(edge.begin > 0)) {
+      mask([&](int key, int end_of_row) { return key < end_of_row - p.window; });
     }
+    return missing;
   }
   /// Makes scores of keys NaN that are not finite and that some row does not see.
   __device__ __forceinline__ void poison(float (&d)[kScores]) const {
@@ -183,34 +224,30 @@ struct GqaM128Group {
     }
   }
 
-  /// Raises row maxes for scores d. factor: what O and the row sums must be multiplied by. False:
-  /// no row max rose.
-  __device__ bool raise(const float (&d)[kScores], float (&factor)[2]) {
-    float m[2] = {d[0], d[2]};
-    LATHE_UNROLL
-    for (int j = 0; j < N::kTile / 8; ++j) {
-      m[0] = fmaxf(m[0], fmaxf(d[4 * j], d[4 * j + 1]));
-      m[1] = fmaxf(m[1], fmaxf(d[4 * j + 2], d[4 * j + 3]));
-    }
-    const bool grows =
-        m[0] * p.scale > row_max[0] + kRowMaxSlack || m[1] * p.scale > row_max[1] + kRowMaxSlack;
-    if (!seldom(warp_any(grows))) return false;
+  /// Raises row maxes to those of scores d. factor: what O must be multiplied by.
+  __device__ void raise(const float (&d)[kScores], float (&factor)[2]) {
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      m[i] = fmaxf(m[i], shuffle_xor(m[i], 1));
-      m[i] = fmaxf(m[i], shuffle_xor(m[i], 2)) * p.scale;
+      float m = d[2 * i];
+      LATHE_UNROLL
+      for (int j = 0; j < N::kTile / 8; ++j) {
+        m = fmaxf(m, fmaxf(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]));
+      }
+      m = fmaxf(m, shuffle_xor(m, 1));
+      m = fmaxf(m, shuffle_xor(m, 2)) * p.scale;
       factor[i] = 1;
-      if (!(m[i] > row_max[i] + kRowMaxSlack)) continue;
-      // From -inf there is nothing to scale: the accumulator is 0.
-      factor[i] = exp2_fast(row_max[i] - m[i]);
-      row_max[i] = m[i];
+      if (!(m > row_max[i])) continue;
+      // From -inf there is nothing to scale: O is 0.
+      factor[i] = exp2_fast(row_max[i] - m);
+      row_max[i] = m;
+      row_sum[i] *= factor[i];
     }
-    return true;
   }
-  /// Turns S into P in place.
-  __device__ void exponentials(float (&d)[kScores]) {
+  /// Turns S into P in place. sum: of this thread's columns.
+  __device__ void exponentials(float (&d)[kScores], float (&sum)[2]) const {
     const float z0 = row_max[0] == kNoKey ? 0.f : row_max[0];
     const float z1 = row_max[1] == kNoKey ? 0.f : row_max[1];
+    sum[0] = sum[1] = 0;
     LATHE_UNROLL
     for (int j = 0; j < N::kTile / 8; ++j) {
       float* e = d + 4 * j;
@@ -218,9 +255,16 @@ struct GqaM128Group {
       e[1] = exp2_fast(fmaf(e[1], p.scale, -z0));
       e[2] = exp2_fast(fmaf(e[2], p.scale, -z1));
       e[3] = exp2_fast(fmaf(e[3], p.scale, -z1));
-      row_sum[0] += e[0] + e[1];
-      row_sum[1] += e[2] + e[3];
+      sum[0] += e[0] + e[1];
+      sum[1] += e[2] + e[3];
     }
+  }
+  /// Whether scores exceed a row max by far, or a row has none yet. sum: of exponentials(). A row
+  /// with NaN stays NaN by any row max.
+  __device__ bool exceed(const float (&sum)[2]) const {
+    const float most0 = row_max[0] == kNoKey ? -1.f : kMostSum;
+    const float most1 = row_max[1] == kNoKey ? -1.f : kMostSum;
+    return warp_any(sum[0] > most0 || sum[1] > most1);
   }
   /// P as operands of 16 keys each.
   __device__ static void pack(const float (&d)[kScores], std::uint32_t (&w)[kOperands][4]) {
@@ -255,64 +299,85 @@ struct GqaM128Group {
     if constexpr (N::kApart) barrier_wait(ring.values_full_at(of.index), of.parity);
   }
 
-  /// Computes an item's tiles; there is at least one.
+  /// Waits for the keys of the current stage and issues S.
+  __device__ void score_next(float (&d)[kScores]) const {
+    barrier_wait(ring.full_at(stage.index), stage.parity);
+    see_rows<N>(p);
+    await_turn();
+    score(d, stage.index);
+  }
+  /// Issues O += P V of a stage. missing: misses() of its tile.
+  __device__ void add_values(const std::uint32_t (&w)[kOperands][4], const GqaStage<N>& of,
+                             bool missing) {
+    wait_values(of);
+    if (seldom(missing)) zero_missing(of);
+    add(w, of.index);
+  }
+  /// Issues the products of an item's tiles; there is at least one. The last one is not awaited.
+  /// All tiles run through one copy of the softmax: a thread's code of an item with few tiles is
+  /// not in the instruction cache.
   __device__ void attend(const GqaSegment& item) {
     int limit = item.block.limit - item.first_key<N::kTile>();
     std::uint32_t w[kOperands][4];
-    float d[kScores], factor[2];
-    barrier_wait(ring.full_at(stage.index), stage.parity);
-    see_rows<N>(p);
-    score(d, stage.index);
+    float d[kScores], factor[2], sum[2];
+    GqaStage<N> before = stage;
+    score_next(d);
+    // No product may be open where the loop begins, or ptxas waits after each one.
     wgmma_wait<0>();
     wgmma_pin(d);
-    release_keys();
-    if (item.count == 1) release_queries();
-    apply_mask(d, item.block, limit);
-    raise(d, factor);  // factor unused: O is 0
-    exponentials(d);
-    pack(d, w);
+    wgmma_pin(acc);
+    bool missing;
     LATHE_ROLLED
-    for (int t = 1; t < item.count; ++t) {
-      const GqaStage<N> before = stage;
-      stage.advance();
-      limit -= N::kTile;
-      barrier_wait(ring.full_at(stage.index), stage.parity);
-      see_rows<N>(p);
-      score(d, stage.index);
-      wait_values(before);
-      zero_missing(before);
-      add(w, before.index);
+    for (int t = 0;; ++t) {
+      missing = misses();
+      const bool masked = missing || is_edge(item.block, limit);
+      const bool first = t == 0, last = t + 1 == item.count;
       wgmma_wait<1>();
       wgmma_pin(d);
-      release_keys();
-      if (t + 1 == item.count) release_queries();
-      apply_mask(d, item.block, limit);
-      const bool raised = raise(d, factor);
-      if (seldom(raised)) {
-        row_sum[0] *= factor[0];
-        row_sum[1] *= factor[1];
+      pass_turn();
+      bool raises = first;
+      LATHE_ROLLED
+      for (;;) {
+        if (seldom(masked)) missing = apply_mask(d, item.block, limit);
+        if (seldom(raises)) raise(d, factor);  // factor unused where first: O is 0
+        exponentials(d, sum);
+        if (seldom(raises) || !seldom(exceed(sum))) break;
+        raises = true;
+        score(d, stage.index);
+        wgmma_wait<0>();
+        wgmma_pin(d);
       }
-      exponentials(d);
+      row_sum[0] += sum[0];
+      row_sum[1] += sum[1];
+      release_keys();
+      if (last) release_queries();
       wgmma_wait<0>();
       wgmma_pin(acc);
-      release(before.index);
-      if (seldom(raised)) rescale(factor);
+      if (!first) release(before.index);
+      if (seldom(raises && !first)) rescale(factor);
       pack(d, w);
+      if (last) break;
+      before = stage;
+      stage.advance();
+      limit -= N::kTile;
+      score_next(d);
+      add_values(w, before, missing);
     }
-    wait_values(stage);
-    zero_missing(stage);
-    add(w, stage.index);
+    add_values(w, stage, missing);
+  }
+  /// Awaits the last product.
+  __device__ void end() {
     wgmma_wait<0>();
     wgmma_pin(acc);
     release(stage.index);
     stage.advance();
   }
 
-  __device__ void finish(const GqaSegment& item) {
+  /// Makes factor what O must be multiplied by, and stores the LSE.
+  __device__ void sum_up(const GqaSegment& item, float (&factor)[2]) {
     // Keeps these addresses from being computed before the tiles and spilled.
-    asm volatile("" : "+r"(lane), "+r"(warp));
+    asm volatile("" : "+r"(lane));
     const bool split = item.partial >= 0;
-    float factor[2];
     LATHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       float sum = row_sum[i] + shuffle_xor(row_sum[i], 1);
@@ -331,110 +396,24 @@ struct GqaM128Group {
         p.lse[(item.block.row + row) * p.lse_stride + head] = stored_lse(p.lse_form, lse2);
       }
     }
-    if (split) {
-      float* const to = p.partial_out + std::int64_t{item.partial} * N::kMRows * kValueDim;
-      store_pairs(item, factor, [&](int m) { return to + m * kValueDim; });
-    } else if (p.out_f32) {
-      store<float, 8>(item, factor);
-    } else if (rows_begin_at<16>(2)) {
-      store_words(item, factor);
-    } else {
-      store<std::uint16_t, 4>(item, factor);
-    }
-  }
-  /// Whether rows of out, of elements of `bytes` bytes, begin at multiples of kBytes.
-  template <int kBytes>
-  __device__ bool rows_begin_at(int bytes) const {
-    return reinterpret_cast<std::uintptr_t>(p.out) % kBytes == 0 &&
-           p.out_stride * bytes % kBytes == 0;
-  }
-  /// kPairBytes: of two elements.
-  template <class T, int kPairBytes>
-  __device__ void store(const GqaSegment& item, const float (&factor)[2]) const {
-    if (rows_begin_at<kPairBytes>(kPairBytes / 2)) {
-      store_pairs(item, factor, [&](int m) { return out_at<T>(item, m); });
-    } else {
-      store_pairs<false>(item, factor, [&](int m) { return out_at<T>(item, m); });
-    }
-  }
-  /// An M row's out.
-  template <class T>
-  __device__ T* out_at(const GqaSegment& item, int m) const {
-    const std::int32_t row = gqa_row_of(p, item.block, m);
-    return static_cast<T*>(p.out) + (item.block.row + row) * p.out_stride +
-           std::int64_t{gqa_head_of(p, item, m, row)} * kValueDim;
-  }
-  /// at(m): where M row m goes. kWhole: pairs of elements are stored as words.
-  template <bool kWhole = true, class At>
-  __device__ void store_pairs(const GqaSegment& item, const float (&factor)[2],
-                              const At& at) const {
-    LATHE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const int m = m_row(i);
-      if (m >= item.block.m_rows) continue;
-      auto* const to = at(m) + 2 * (lane & 3);
-      LATHE_UNROLL
-      for (int j = 0; j < kValueDim / 8; ++j) {
-        const float a = acc[4 * j + 2 * i] * factor[i], b = acc[4 * j + 2 * i + 1] * factor[i];
-        store_pair<kWhole>(to + 8 * j, a, b);
-      }
-    }
-  }
-  template <bool kWhole>
-  __device__ static void store_pair(float* to, float a, float b) {
-    if constexpr (kWhole) {
-      *reinterpret_cast<float2*>(to) = make_float2(a, b);
-    } else {
-      to[0] = a, to[1] = b;
-    }
-  }
-  template <bool kWhole>
-  __device__ static void store_pair(std::uint16_t* to, float a, float b) {
-    const std::uint32_t pair = pack_bf16(a, b);
-    if constexpr (kWhole) {
-      *reinterpret_cast<std::uint32_t*>(to) = pair;
-    } else {
-      to[0] = static_cast<std::uint16_t>(pair), to[1] = static_cast<std::uint16_t>(pair >> 16);
-    }
-  }
-  /// Transposes 4 x 4 words over four neighbouring lanes: lane l gets their words l.
-  __device__ uint4 transpose_words(const std::uint32_t (&v)[4]) const {
-    const bool odd = (lane & 1) != 0, high = (lane & 2) != 0;
-    const std::uint32_t a = shuffle_xor(odd ? v[0] : v[1], 1);
-    const std::uint32_t b = shuffle_xor(odd ? v[2] : v[3], 1);
-    const std::uint32_t w[4] = {odd ? a : v[0], odd ? v[1] : a, odd ? b : v[2], odd ? v[3] : b};
-    const std::uint32_t c = shuffle_xor(high ? w[0] : w[2], 2);
-    const std::uint32_t d = shuffle_xor(high ? w[1] : w[3], 2);
-    return {high ? c : w[0], high ? d : w[1], high ? w[2] : c, high ? w[3] : d};
-  }
-  /// Stores bf16, four lanes 64 bytes of a row. Without the transposition they would write 16.
-  __device__ void store_words(const GqaSegment& item, const float (&factor)[2]) const {
-    LATHE_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const int m = m_row(i);
-      const bool stores = m < item.block.m_rows;
-      std::uint16_t* const to = out_at<std::uint16_t>(item, stores ? m : 0) + (lane & 3) * 8;
-      LATHE_UNROLL
-      for (int j = 0; j < kValueDim / 8; j += 4) {
-        std::uint32_t v[4];
-        LATHE_UNROLL
-        for (int k = 0; k < 4; ++k) {
-          const float* const from = acc + 4 * (j + k) + 2 * i;
-          v[k] = pack_bf16(from[0] * factor[i], from[1] * factor[i]);
-        }
-        const uint4 word = transpose_words(v);
-        if (stores) *reinterpret_cast<uint4*>(to + 8 * j) = word;
-      }
-    }
   }
 
   __device__ void run(std::int32_t worker) {
     GqaSegments segments(p, worker);
     GqaSegment item;
-    while (segments.next(item)) {
+    if (group == 1) pass_turn();  // group 0 has the first one
+    bool more = segments.next(item);
+    while (more) {
       begin();
       attend(item);
-      finish(item);
+      // While the last product is computed.
+      float factor[2];
+      sum_up(item, factor);
+      GqaSegment next;
+      more = segments.next(next);
+      end();
+      GqaM128Outputs<N>{p, item, acc, factor, m_row(0), lane}.store();
+      item = next;
     }
   }
 };
@@ -451,6 +430,7 @@ static __global__ void __launch_bounds__(
   const GqaRing<N> ring(base + N::kRingAt, base + N::kSmallAt);
   const GqaQueries<N> queries(base, base + N::kQueryBarriersAt);
   const auto thread = static_cast<int>(threadIdx.x);
+  const int warp = warp_value(thread / 32);
   if (thread == 0) {
     queries.init();
     ring.init(lists_rows<N>(p));
@@ -458,20 +438,20 @@ static __global__ void __launch_bounds__(
   sync_block();
   wait_for_previous();
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
-  if (thread >= 128 * N::kGroups) {
+  if (warp >= 4 * N::kGroups) {
     if constexpr (N::kMovesRegisters) lower_registers<N::kProducerRegisters>();
-    const int warp = thread / 32 - 4 * N::kGroups;
-    if (warp == 0) {
+    const int role = warp - 4 * N::kGroups;
+    if (role == 0) {
       produce_tiles<N>(p, ring, &keys, &values, worker);
-    } else if (warp <= N::kCheckWarps) {
-      GqaChecker<N>{p, ring, warp - 1, thread % 32}.run(worker);
+    } else if (role <= N::kCheckWarps) {
+      GqaChecker<N>{p, ring, role - 1, thread % 32}.run(worker);
     } else {
       GqaQueryProducer<N>{p, queries, thread % 32}.run(worker);
     }
   } else {
     if constexpr (N::kMovesRegisters) raise_registers<N::kConsumerRegisters>();
-    const int group = N::kGroups == 1 ? 0 : thread / 128;
-    GqaM128Group<N>(p, ring, queries, group, thread % 128).run(worker);
+    const int group = N::kGroups == 1 ? 0 : warp / 4;
+    GqaM128Group<N>(p, ring, queries, group, warp % 4, thread % 32).run(worker);
   }
   let_next_begin();
 }

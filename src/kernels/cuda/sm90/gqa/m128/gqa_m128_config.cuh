@@ -40,7 +40,7 @@ struct GqaM128 : GqaTileFormat<kHeadDim, gqa_m128_tile(kHeadDim, kValueDim, kBlo
   static constexpr int kStages = kFit < 4 ? kFit : 4;
   static constexpr int kSmallAt = kRingAt + kStages * Format::kStageBytes;
   static constexpr int kQueryBarriersAt = kSmallAt + kStages * kSmallBytes;
-  static constexpr int kSharedBytes = kQueryBarriersAt + 2 * 8;
+  static constexpr int kSharedBytes = kQueryBarriersAt + kGroups * 2 * 8;
   static_assert(gqa_rows_on_m(kHeadDim, kBlockM, false));
   static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
 };

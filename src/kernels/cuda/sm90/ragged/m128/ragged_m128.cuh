@@ -20,6 +20,7 @@ static __global__ void __launch_bounds__(GqaM128<kKeyDim, kValueDim>::kThreads, 
   const GqaRing<N> ring(base + N::kRingAt, base + N::kSmallAt);
   const GqaQueries<N> queries(base, base + N::kQueryBarriersAt);
   const auto thread = static_cast<int>(threadIdx.x);
+  const int warp = warp_value(thread / 32);
   if (thread == 0) {
     queries.init();
     ring.init();
@@ -27,20 +28,19 @@ static __global__ void __launch_bounds__(GqaM128<kKeyDim, kValueDim>::kThreads, 
   sync_block();
   wait_for_previous();
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
-  if (thread >= 128 * N::kGroups) {
+  if (warp >= 4 * N::kGroups) {
     lower_registers<N::kProducerRegisters>();
-    const int warp = thread / 32 - 4 * N::kGroups;
-    if (warp == 0) {
+    const int role = warp - 4 * N::kGroups;
+    if (role == 0) {
       RaggedProducer<N>(p, ring, &expanded, &latents).run(worker);
-    } else if (warp <= N::kCheckWarps) {
-      GqaChecker<N>{p.gqa, ring, warp - 1, thread % 32}.run(worker);
+    } else if (role <= N::kCheckWarps) {
+      GqaChecker<N>{p.gqa, ring, role - 1, thread % 32}.run(worker);
     } else {
       GqaQueryProducer<N>{p.gqa, queries, thread % 32}.run(worker);
     }
   } else {
     raise_registers<N::kConsumerRegisters>();
-    const int group = thread / 128;
-    GqaM128Group<N>(p.gqa, ring, queries, group, thread % 128).run(worker);
+    GqaM128Group<N>(p.gqa, ring, queries, warp / 4, warp % 4, thread % 32).run(worker);
   }
   let_next_begin();
 }
