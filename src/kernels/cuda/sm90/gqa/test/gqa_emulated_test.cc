@@ -241,13 +241,16 @@ TEST_P(GqaEmulated, A1MaskedKeyReachesNoRow) {
   }
 }
 
-// Row maxes rise within an item, from M row to M row, and in the last tile.
+// Row maxes rise within an item, from M row to M row, and in the last tile. With the larger scale
+// P of the row max before overflows.
 TEST_P(GqaEmulated, ScoresGrow) {
-  for (const int rows : {2, 4, 12, 30}) {
-    SCOPED_TRACE(fmt::format("rows {}", rows));
-    Bf16Scene s(dims(16, 4), {{300, rows}});
-    s.args.problem.scale = 2;
-    check(s, 1);
+  for (const float scale : {2.f, 40.f}) {
+    for (const int rows : {2, 4, 12, 30}) {
+      SCOPED_TRACE(fmt::format("scale {} rows {}", scale, rows));
+      Bf16Scene s(dims(16, 4), {{300, rows}});
+      s.args.problem.scale = scale;
+      check(s, 1);
+    }
   }
 }
 
