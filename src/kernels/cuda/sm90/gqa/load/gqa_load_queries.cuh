@@ -50,12 +50,29 @@ struct GqaQueryProducer {
     return p.q + gqa_q_row(p, item.block.row + row) * p.q_stride +
            std::int64_t{gqa_head_of(p, item, m, row)} * q_head<N>(p);
   }
-  /// Each lane finds a row of 32; a row's words are copied by neighbouring lanes.
-  __device__ void copy(const GqaSegment& item, int group) const {
-    LATHE_ROLLED
-    for (int first = 0; first < 64; first += 32) {
-      const auto from = reinterpret_cast<unsigned long long>(find(item, group * 64 + first + lane));
-      const std::uint32_t to = queries.of_group(group) + static_cast<std::uint32_t>(first * 128);
+  /// The rows of a warpgroup that this lane finds.
+  struct Rows {
+    const std::uint16_t* row[2];  // lane and lane + 32
+  };
+  __device__ Rows find_rows(const GqaSegment& item, int group) const {
+    return {{find(item, group * 64 + lane), find(item, group * 64 + 32 + lane)}};
+  }
+  __device__ void prefetch(const Rows& rows) const {
+    LATHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      LATHE_UNROLL
+      for (int t = 0; t < N::kDims; ++t) {
+        if (in_head<N>(p, 8 * t)) prefetch_global(rows.row[i] + 64 * t);
+      }
+    }
+  }
+  /// A row's words are copied by neighbouring lanes.
+  __device__ void copy(const Rows& rows, int group) const {
+    LATHE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const auto from = reinterpret_cast<unsigned long long>(rows.row[half]);
+      const std::uint32_t to =
+          queries.of_group(group) + static_cast<std::uint32_t>(half * 32 * 128);
       LATHE_UNROLL_BY(8)
       for (int i = 0; i < kChunks; ++i) {
         const int at = 32 * i + lane, row = at / kChunks, chunk = at % kChunks;
@@ -74,10 +91,17 @@ struct GqaQueryProducer {
     GqaSegment item;
     std::uint32_t parity = 1;
     while (segments.next(item)) {
-      LATHE_ROLLED
+      // Into L2 while the item before occupies their place.
+      Rows rows[N::kGroups];
+      LATHE_UNROLL
+      for (int group = 0; group < N::kGroups; ++group) {
+        rows[group] = find_rows(item, group);
+        prefetch(rows[group]);
+      }
+      LATHE_UNROLL
       for (int group = 0; group < N::kGroups; ++group) {
         barrier_wait(queries.empty_at(group), parity);
-        copy(item, group);
+        copy(rows[group], group);
         barrier_arrive_after_copies(queries.full_at(group));
       }
       parity ^= 1;
