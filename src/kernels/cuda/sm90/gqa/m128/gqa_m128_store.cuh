@@ -99,18 +99,21 @@ struct GqaM128Outputs {
     for (int i = 0; i < 2; ++i) {
       const int m = first + 8 * i;
       const bool stores = m < item.block.m_rows;
-      std::uint16_t* const to = out_at<std::uint16_t>(stores ? m : 0) + (lane & 3) * 8;
+      uint4 words[kValueDim / 32];
       LATHE_UNROLL
-      for (int j = 0; j < kValueDim / 8; j += 4) {
+      for (int j = 0; j < kValueDim / 32; ++j) {
         std::uint32_t v[4];
         LATHE_UNROLL
         for (int k = 0; k < 4; ++k) {
-          const float* const from = acc + 4 * (j + k) + 2 * i;
+          const float* const from = acc + 16 * j + 4 * k + 2 * i;
           v[k] = pack_bf16(from[0] * factor[i], from[1] * factor[i]);
         }
-        const uint4 word = transpose_words(v);
-        if (stores) *reinterpret_cast<uint4*>(to + 8 * j) = word;
+        words[j] = transpose_words(v);
       }
+      if (!stores) continue;
+      auto* const to = reinterpret_cast<uint4*>(out_at<std::uint16_t>(m)) + (lane & 3);
+      LATHE_UNROLL
+      for (int j = 0; j < kValueDim / 32; ++j) to[4 * j] = words[j];
     }
   }
 };
