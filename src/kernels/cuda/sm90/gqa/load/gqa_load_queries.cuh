@@ -102,7 +102,11 @@ struct GqaQueryProducer {
       for (int group = 0; group < N::kGroups; ++group) {
         barrier_wait(queries.empty_at(group), parity);
         copy(rows[group], group);
-        barrier_arrive_after_copies(queries.full_at(group));
+        end_copy_group();
+        wait_copy_groups<0>();
+        // Here, as consumers would wait in it for the outputs that they have stored.
+        fence_async_proxy();
+        barrier_arrive(queries.full_at(group));
       }
       parity ^= 1;
     }

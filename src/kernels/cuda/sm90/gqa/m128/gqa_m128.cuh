@@ -86,7 +86,6 @@ struct GqaM128Group {
     row_sum[0] = row_sum[1] = 0;
     barrier_wait(queries.full_at(group), parity);
     parity ^= 1;
-    fence_async_proxy();  // they were copied by ordinary stores
   }
   /// Releases the queries, whose last scores are there.
   __device__ void release_queries() const {
