@@ -258,12 +258,12 @@ struct GqaM128Group {
       sum[1] += e[2] + e[3];
     }
   }
-  /// Whether scores exceed a row max by far, or a row has none yet. sum: of exponentials(). A row
-  /// with NaN stays NaN by any row max.
+  /// Whether scores exceed a row max by far, or a row has none yet, in any warp: all of them take
+  /// part in a product. sum: of exponentials(). A row with NaN stays NaN by any row max.
   __device__ bool exceed(const float (&sum)[2]) const {
     const float most0 = row_max[0] == kNoKey ? -1.f : kMostSum;
     const float most1 = row_max[1] == kNoKey ? -1.f : kMostSum;
-    return warp_any(sum[0] > most0 || sum[1] > most1);
+    return group_any(1 + group, 128, sum[0] > most0 || sum[1] > most1);
   }
   /// P as operands of 16 keys each.
   __device__ static void pack(const float (&d)[kScores], std::uint32_t (&w)[kOperands][4]) {
