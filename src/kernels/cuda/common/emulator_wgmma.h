@@ -65,7 +65,11 @@ void multiply(float (&d)[kCount], A a, B b, bool add) {
 
 }  // namespace emulated
 
-inline void wgmma_fence() {}
+/// Waits for all warps of the warpgroup, as a product does: one that only some warps issue hangs.
+inline void wgmma_fence() {
+  constexpr int kFirst = 16;  // kernels have named barriers 0 to 15
+  group_sync(kFirst + static_cast<int>(threadIdx.x) / 128, 128);
+}
 inline void wgmma_commit() {}
 template <int kOpen>
 void wgmma_wait() {}
