@@ -34,7 +34,7 @@ Result<void> CudaBackend::reserve(std::span<const Budget> budgets) {
     if (b.kind == BudgetKind::schedules) scratch += b.bytes / 2;
   }
   if (scratch > 0 && scratch_.take(scratch) == nullptr) return no_scratch(scratch);
-  if (auto ok = before_norm_.reserve(); !ok) return ok;
+  if (auto ok = held_.reserve(); !ok) return ok;
   if (auto ok = reserve_arrivals(); !ok) return ok;
   // Not in a step: an allocation may wait for GPUs whose kernels wait for this rank.
   return communicator_ == nullptr ? Result<void>() : sampler_.reserve_records();
@@ -52,13 +52,13 @@ Result<void> CudaBackend::reserve_arrivals() {
 
 Result<void> CudaBackend::upload(const OpsContext&, std::span<const std::byte> from,
                                  std::byte* to) {
-  if (auto ok = before_norm_.launch(stream_); !ok) return ok;
+  if (auto ok = held_.launch(stream_); !ok) return ok;
   return copy_to_device(from, to, stream_);
 }
 
 Result<void> CudaBackend::download(const OpsContext&, const std::byte* from,
                                    std::span<std::byte> to) {
-  if (auto ok = before_norm_.launch(stream_); !ok) return ok;
+  if (auto ok = held_.launch(stream_); !ok) return ok;
   if (auto ok = copy_to_host(from, to, stream_); !ok) return ok;
   if (auto ok = stream_.wait(); !ok || communicator_ == nullptr) return ok;
   return communicator_->check();
@@ -132,7 +132,7 @@ Result<void> CudaBackend::replay(const OpsContext&, std::uint64_t key,
     // a capture must not do.
     const auto run = [&]() -> Result<void> {
       if (auto ok = work(); !ok) return ok;
-      return before_norm_.launch(stream_);
+      return held_.launch(stream_);
     };
     if (!std::exchange(r.ran, true)) return run();
     auto graph = Graph::capture(stream_, run);
@@ -153,7 +153,7 @@ void CudaBackend::sample(const OpsContext& ops, std::span<const SampleArgs> rows
 }
 
 Result<void> CudaBackend::wait() {
-  keep(before_norm_.launch(stream_));
+  keep(held_.launch(stream_));
   const bool previous = std::exchange(overlapping_, false);
   Result<void> waited = previous ? step_end_.wait() : stream_.wait();
   if (waited) waited = idle_.collect(!previous);
@@ -211,7 +211,7 @@ Result<void> CudaBackend::take_drawn(const OpsContext&, std::span<const std::int
 }
 
 Result<void> CudaBackend::flush() {
-  if (auto ok = before_norm_.launch(stream_); !ok) return ok;
+  if (auto ok = held_.launch(stream_); !ok) return ok;
   return start_queued();
 }
 

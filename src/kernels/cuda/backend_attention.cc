@@ -105,7 +105,7 @@ Result<void> CudaBackend::compress(const OpsContext&, const Compress& op, const 
   if (!table) return table.error();
   const auto params = compress_params(op, *table, pool);
   if (!params) return params.error();
-  return before_norm_.hold_compress(*params, stream_);
+  return held_.hold_compress(*params, stream_);
 }
 
 Result<void> CudaBackend::delta_rule(const OpsContext& ops, const DeltaRule& op) {

@@ -118,7 +118,7 @@ void CudaBackend::expert_layer(const OpsContext& ops, const ExpertLayer& op) {
   keep(flush());
   CombineExperts sum;
   keep(cuda::expert_layer(op, ops.precision, plain_products_, *ops.tensors, stream_, &sum));
-  if (sum.rows > 0) before_norm_.hold(sum);
+  if (sum.rows > 0) held_.hold(sum);
 }
 
 bool CudaBackend::expert_layer_with_shared(const OpsContext& ops, const ExpertLayer& op,
@@ -127,7 +127,7 @@ bool CudaBackend::expert_layer_with_shared(const OpsContext& ops, const ExpertLa
   keep(flush());
   CombineExperts sum;
   keep(cuda::expert_layer(op, ops.precision, false, *ops.tensors, stream_, &sum, &shared));
-  if (sum.rows > 0) before_norm_.hold(sum);
+  if (sum.rows > 0) held_.hold(sum);
   return true;
 }
 
@@ -168,10 +168,10 @@ void CudaBackend::permute(const Product& p, const MutableRowsView& out) {
 QuantizedX CudaBackend::quantize(const OpsContext& ops, const RowsView& x) {
   keep(start_queued());
   const bool power_of_two = ops.precision == MatmulPrecision::fp8_pow2;
-  const auto joined = before_norm_.launch_with_codes(x, power_of_two, stream_);
+  const auto joined = held_.launch_with_codes(x, power_of_two, stream_);
   if (!joined) keep(joined.error());
   if (joined && *joined) return **joined;
-  keep(before_norm_.launch(stream_));
+  keep(held_.launch(stream_));
   auto codes = cuda::quantize(x, ops.precision, *ops.tensors, stream_);
   if (!codes) keep(codes.error());
   return codes ? *codes : QuantizedX{};
@@ -189,7 +189,7 @@ void CudaBackend::multiply_narrow(const OpsContext& ops, const Product& p) {
                     .outputs = static_cast<std::int32_t>(p.w.rows)};
   narrow.parts = ops.tensors->take_array<float>(narrow_parts(narrow));
   keep(start_queued());
-  keep(before_norm_.hold_sum(narrow, stream_));
+  keep(held_.hold_sum(narrow, stream_));
 }
 
 // Casts x to bf16, which the tensor core GEMMs read.

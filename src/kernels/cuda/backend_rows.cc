@@ -37,9 +37,9 @@ void CudaBackend::rms_norm(const OpsContext& ops, const RmsNorm& op) {
                      .add = op.add};
   if (rounds_to_e4m3(ops.precision, DType::e4m3)) {
     keep(start_queued());
-    return keep(before_norm_.hold_norm(op, p, stream_));
+    return keep(held_.hold_norm(op, p, stream_));
   }
-  const auto joined = before_norm_.launch_with(op, stream_);
+  const auto joined = held_.launch_with(op, stream_);
   if (!joined) return keep(joined.error());
   if (!*joined) put("rms_norm", op.out, launch_norm, p);
 }
@@ -121,21 +121,21 @@ void CudaBackend::hyper_mix(const OpsContext&, const HyperMix& op) {
   p.post_scale = op.post_scale;
   p.post_eps = op.post_eps;
   keep(start_queued());
-  keep(before_norm_.hold_mix(p, stream_));
+  keep(held_.hold_mix(p, stream_));
 }
 
 void CudaBackend::hyper_add(const OpsContext&, const HyperAdd& op) {
   check_streams(op.streams, constant(op.x), op.y);
   keep(flush());
-  before_norm_.hold(HyperAddParams{.y = floats(op.y),
-                                   .mix = floats(op.mix),
-                                   .x = floats(op.x),
-                                   .y_stride = op.y.row_stride,
-                                   .mix_stride = op.mix.row_stride,
-                                   .x_stride = op.x.row_stride,
-                                   .rows = op.y.rows,
-                                   .n = op.y.cols,
-                                   .combs = op.mix.cols > op.streams});
+  held_.hold(HyperAddParams{.y = floats(op.y),
+                            .mix = floats(op.mix),
+                            .x = floats(op.x),
+                            .y_stride = op.y.row_stride,
+                            .mix_stride = op.mix.row_stride,
+                            .x_stride = op.x.row_stride,
+                            .rows = op.y.rows,
+                            .n = op.y.cols,
+                            .combs = op.mix.cols > op.streams});
 }
 
 void CudaBackend::hyper_head(const OpsContext&, const HyperHead& op) {

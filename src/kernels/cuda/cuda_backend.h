@@ -18,7 +18,7 @@
 #include "kernels/cuda/common/memory.h"
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/exchange/cuda_communicator.h"
-#include "kernels/cuda/operators/before_norm.h"
+#include "kernels/cuda/operators/held_operators.h"
 #include "kernels/cuda/operators/quantized_x.h"
 #include "kernels/cuda/operators/sampler.h"
 #include "kernels/cuda/runtime/idle_times.h"
@@ -184,7 +184,7 @@ class CudaBackend final : public Backend, public SharedExpertBackend, public Exc
   std::optional<WeightMemory> weight_memory_;           // of them
   Staging staging_;
   StepStart start_;
-  BeforeNorm before_norm_;
+  HeldOperators held_;
   Sampler sampler_;
   StoredCounts counts_;
   RopeTables tables_;

@@ -1,4 +1,4 @@
-#include "kernels/cuda/operators/before_norm.h"
+#include "kernels/cuda/operators/held_operators.h"
 
 #include <fmt/format.h>
 
@@ -109,14 +109,15 @@ cudaError_t start(std::monostate, cudaStream_t) { return cudaSuccess; }
 
 }  // namespace
 
-Result<void> BeforeNorm::launch(cudaStream_t stream) {
+Result<void> HeldOperators::launch(cudaStream_t stream) {
   const auto held = std::exchange(held_, std::monostate());
   normed_ = {};
   const cudaError_t status = std::visit([&](const auto& p) { return start(p, stream); }, held);
-  return launch_result(status, {"before_norm", "rows of a step", std::source_location::current()});
+  return launch_result(status,
+                       {"held_operators", "rows of a step", std::source_location::current()});
 }
 
-Result<void> BeforeNorm::hold_mix(HyperMixParams p, cudaStream_t stream) {
+Result<void> HeldOperators::hold_mix(HyperMixParams p, cudaStream_t stream) {
   const auto* sum = std::get_if<NarrowGemm>(&held_);
   if (sum != nullptr && may_join(*sum, p)) {
     p.sum = *sum;
@@ -127,7 +128,7 @@ Result<void> BeforeNorm::hold_mix(HyperMixParams p, cudaStream_t stream) {
   return {};
 }
 
-Result<void> BeforeNorm::hold_sum(const NarrowGemm& p, cudaStream_t stream) {
+Result<void> HeldOperators::hold_sum(const NarrowGemm& p, cudaStream_t stream) {
   const auto* add = std::get_if<HyperAddParams>(&held_);
   cudaError_t status;
   if (add != nullptr && may_join(*add, p)) {
@@ -142,7 +143,7 @@ Result<void> BeforeNorm::hold_sum(const NarrowGemm& p, cudaStream_t stream) {
                                 std::source_location::current()});
 }
 
-Result<void> BeforeNorm::hold_compress(const CompressParams& p, cudaStream_t stream) {
+Result<void> HeldOperators::hold_compress(const CompressParams& p, cudaStream_t stream) {
   const auto* entries = std::get_if<CompressParams>(&held_);
   if (entries == nullptr || !compress_pairs(*entries, p)) {
     auto ok = launch(stream);
@@ -156,7 +157,7 @@ Result<void> BeforeNorm::hold_compress(const CompressParams& p, cudaStream_t str
 }
 
 // Adds the norm to what is held, if that computes op.x.
-bool BeforeNorm::join(const RmsNorm& op) {
+bool HeldOperators::join(const RmsNorm& op) {
   if (normed_.data != nullptr) return false;
   if (!std::visit([&](const auto& p) { return may_join(p, op); }, held_)) return false;
   std::visit(
@@ -167,14 +168,14 @@ bool BeforeNorm::join(const RmsNorm& op) {
   return true;
 }
 
-Result<bool> BeforeNorm::launch_with(const RmsNorm& op, cudaStream_t stream) {
+Result<bool> HeldOperators::launch_with(const RmsNorm& op, cudaStream_t stream) {
   if (!join(op)) return false;
   if (auto ok = launch(stream); !ok) return ok.error();
   return true;
 }
 
-Result<void> BeforeNorm::hold_norm(const RmsNorm& op, const NormParams& params,
-                                   cudaStream_t stream) {
+Result<void> HeldOperators::hold_norm(const RmsNorm& op, const NormParams& params,
+                                      cudaStream_t stream) {
   if (!join(op)) {
     if (auto ok = launch(stream); !ok) return ok;
     held_ = params;
@@ -184,7 +185,7 @@ Result<void> BeforeNorm::hold_norm(const RmsNorm& op, const NormParams& params,
   return {};
 }
 
-Result<void> BeforeNorm::reserve() {
+Result<void> HeldOperators::reserve() {
   if (codes_ != nullptr) return {};
   auto bytes = allocate_device_bytes(kCodeBytes + kScaleBytes);
   if (!bytes) return bytes.error();
@@ -192,9 +193,9 @@ Result<void> BeforeNorm::reserve() {
   return {};
 }
 
-Result<std::optional<QuantizedX>> BeforeNorm::launch_with_codes(const RowsView& x,
-                                                                bool power_of_two,
-                                                                cudaStream_t stream) {
+Result<std::optional<QuantizedX>> HeldOperators::launch_with_codes(const RowsView& x,
+                                                                   bool power_of_two,
+                                                                   cudaStream_t stream) {
   const bool same = normed_.data != nullptr && x.data == normed_.data && x.rows == normed_.rows &&
                     x.cols == normed_.cols && x.row_stride == normed_.row_stride &&
                     x.dtype == DType::bf16;

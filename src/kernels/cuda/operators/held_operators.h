@@ -20,7 +20,7 @@
 
 namespace lathe::cuda {
 
-class BeforeNorm {
+class HeldOperators {
  public:
   /// Holds an operator back. The previous one has been launched.
   void hold(const CombineExperts& p) { held_ = p; }

@@ -19,7 +19,7 @@ using ops_test::GpuContext;
 using ops_test::Rows;
 using ops_test::Weight;
 
-class GpuBeforeNorm : public ::testing::Test {
+class GpuHeldOperators : public ::testing::Test {
  protected:
   static constexpr std::int64_t kRows = 3;
   static constexpr float kEps = 1e-6f;
@@ -81,7 +81,7 @@ class GpuBeforeNorm : public ::testing::Test {
 };
 
 // n: with whole blocks of 128 the norm's launch makes codes for e4m3 weights.
-void GpuBeforeNorm::check_experts(std::int64_t n) {
+void GpuHeldOperators::check_experts(std::int64_t n) {
   constexpr std::int64_t ffn = 64, experts = 8;
   std::vector<Weight> weights;
   weights.reserve(3 * experts);
@@ -115,9 +115,9 @@ void GpuBeforeNorm::check_experts(std::int64_t n) {
   }
 }
 
-TEST_F(GpuBeforeNorm, Experts) { check_experts(544); }
+TEST_F(GpuHeldOperators, Experts) { check_experts(544); }
 
-TEST_F(GpuBeforeNorm, Codes) {
+TEST_F(GpuHeldOperators, Codes) {
   ASSERT_TRUE(gpu.backend->reserve({}).ok());
   for (const MatmulPrecision precision : {MatmulPrecision::fp8, MatmulPrecision::fp8_pow2}) {
     gpu.ops.precision = precision;
@@ -130,7 +130,7 @@ TEST_F(GpuBeforeNorm, Codes) {
   }
 }
 
-TEST_F(GpuBeforeNorm, MixedStreams) {
+TEST_F(GpuHeldOperators, MixedStreams) {
   for (const std::int64_t n : {4, 516, 8192, 8196}) {  // the last one is too wide to be joined
     const RowsView x = constant(random(4 * n)), product = constant(random(24));
     const std::span<const float> base = vector_of(24), scale = vector_of(3);
