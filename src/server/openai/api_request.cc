@@ -251,10 +251,9 @@ std::optional<ApiError> check_tools(const ApiRequest& r) {
 
 std::optional<ApiError> check_rids(const ApiRequest& r) {
   const std::size_t prompts = r.is_chat() ? 1 : r.prompts.size();
-  if (r.rids.size() <= 1 || r.rids.size() == prompts) return std::nullopt;
-  return bad_field("rid",
-                   prompts == 1 ? "one" : fmt::format("one, or {}, one for each prompt", prompts),
-                   fmt::format("{}", r.rids.size()));
+  if (!r.rid_list || r.rids.size() == prompts) return std::nullopt;
+  return bad_field("rid", fmt::format("a string, or a list of {}, one for each prompt", prompts),
+                   fmt::format("a list of {}", r.rids.size()));
 }
 
 std::string params_name(const ApiRequest& request, std::size_t prompt) {

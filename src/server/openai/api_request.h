@@ -117,7 +117,8 @@ struct ApiRequest : AnswerParams {
   std::int32_t logprob_start_len = -1;
   bool text_in_logprobs = false;
   bool incremental = false;
-  std::vector<std::string> rids;  // the client's names, echoed
+  std::vector<std::string> rids;  // the client's names, echoed: one, or [prompts]
+  bool rid_list = false;          // they came as a list
 
   std::string cache_salt;  // only prompts with an equal one share the prefix cache
   std::int32_t priority = 0;

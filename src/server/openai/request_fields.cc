@@ -230,10 +230,8 @@ void add_constraints(std::vector<Field>& out) {
 
 void add_labels(std::vector<Field>& out) {
   out.push_back(
-      field("rid", kAll,
-            strings(1024, kMostIdBytes, false,
-                    [](ApiRequest& r, std::vector<std::string> s) { r.rids = std::move(s); }),
-            "ours", "the client's name for the request, for /abort_request; /generate echoes it"));
+      field("rid", kAll, rids_reader(1024, kMostIdBytes), "ours",
+            "the client's name for the request, for /abort_request; /generate echoes it"));
   for (const char* name :
        {"request_id", "user", "safety_identifier", "prompt_cache_key", "service_tier"}) {
     out.push_back(field(name, kAll, string(kMostIdBytes, [](ApiRequest&, const std::string&) {}),

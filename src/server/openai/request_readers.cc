@@ -293,6 +293,18 @@ Reader tool_choice_reader() {
       }};
 }
 
+Reader rids_reader(std::size_t most, std::size_t most_bytes) {
+  const Reader names =
+      strings(most, most_bytes, false,
+              [](ApiRequest& r, std::vector<std::string> s) { r.rids = std::move(s); });
+  return {names.takes,
+          [read = names.read](const Json& value, const FieldContext& at,
+                              ApiRequest& out) -> std::optional<ApiError> {
+            out.rid_list = value.is_array();
+            return read(value, at, out);
+          }};
+}
+
 Reader priority_reader() {
   const std::string takes = fmt::format("an integer from {} to {}", kLeastInt, kMostInt);
   return {

@@ -31,6 +31,8 @@ Reader sampling_params_reader();
 Reader template_kwargs_reader();
 Reader tools_reader();
 Reader tool_choice_reader();
+/// A name for the request, or a list of one for each prompt.
+Reader rids_reader(std::size_t most, std::size_t most_bytes);
 /// Other than 0 only with FieldLimits::priorities.
 Reader priority_reader();
 

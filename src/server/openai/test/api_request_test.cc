@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <tuple>
 
 #include "base/json.h"
 #include "server/openai/fields.h"
@@ -389,6 +390,33 @@ TEST(ApiRequest, AListOfOneIsOfTheOnlyPrompt) {
   EXPECT_THAT(
       error_of(ApiRoute::generate, R"({"text": "hi", "sampling_params": [{}, {}]})").message,
       HasSubstr("a list of 1, one for each prompt, got a list of 2"));
+}
+
+// As in SGLang.
+TEST(ApiRequest, AListOfNamesHasOneForEachPrompt) {
+  EXPECT_EQ(read(ApiRoute::generate, R"({"text": ["a", "b"], "rid": "x"})").rids,
+            std::vector<std::string>{"x"});
+  EXPECT_EQ(read(ApiRoute::generate, R"({"text": ["a", "b"], "rid": ["x", "y"]})").rids,
+            (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(read(ApiRoute::generate, R"({"text": "a", "rid": ["x"]})").rids,
+            std::vector<std::string>{"x"});
+  for (const auto& [route, body, got] :
+       {std::tuple{ApiRoute::generate, R"({"text": ["a", "b"], "rid": ["x"]})", "2 1"},
+        {ApiRoute::generate, R"({"text": ["a", "b"], "rid": []})", "2 0"},
+        {ApiRoute::generate, R"({"text": ["a", "b"], "rid": ["x", "y", "z"]})", "2 3"},
+        {ApiRoute::completions, R"({"prompt": ["a", "b"], "rid": ["x"]})", "2 1"},
+        {ApiRoute::generate, R"({"text": "a", "rid": ["x", "y"]})", "1 2"},
+        {ApiRoute::chat, R"({"messages": [{"role": "user", "content": "a"}], "rid": []})",
+         "1 0"}}) {
+    const ApiError wrong = error_of(route, body);
+    EXPECT_EQ(wrong.status, 400) << body;
+    EXPECT_EQ(wrong.param, "rid") << body;
+    EXPECT_EQ(wrong.message,
+              fmt::format("rid: wanted a string, or a list of {}, one for each prompt, got a list "
+                          "of {}",
+                          got[0], got[2]))
+        << body;
+  }
 }
 
 // OpenAI's server refuses other types in every tool; here only arguments that follow the schema
