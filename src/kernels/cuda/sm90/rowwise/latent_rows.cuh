@@ -9,7 +9,7 @@
 namespace lathe::cuda {
 
 inline constexpr int kLatentThreads = 128;
-inline constexpr int kLatentHeads = 4;  // heads per warp
+inline constexpr int kLatentWarpHeads = 4;  // neighbouring heads of a warp
 
 /// A latent: lane i has columns 4 i to 4 i + 3 of each quarter, a tile of 128 columns.
 struct LatentOfWarp {
@@ -101,18 +101,18 @@ __device__ __forceinline__ void write_key(const LatentRowsParams& p, std::int64_
   }
 }
 
-/// kLatentHeads heads of one row.
+/// kLatentWarpHeads heads of one row.
 __device__ __forceinline__ void round_heads(const LatentRowsParams& p, std::uint32_t group,
                                             int lane) {
   const std::uint32_t row = p.groups_of_row(group);
   if (row >= p.rows) return;
   const auto first =
-      static_cast<std::int32_t>((group - row * p.groups_of_row.divisor) * kLatentHeads);
+      static_cast<std::int32_t>((group - row * p.groups_of_row.divisor) * kLatentWarpHeads);
   const std::int32_t position = p.positions[row], slot = p.slots[row];
   const float* const q = p.q + row * p.q_stride;
-  float nope[kLatentHeads][2][4], rope[kLatentHeads][2];
+  float nope[kLatentWarpHeads][2][4], rope[kLatentWarpHeads][2];
   LATHE_UNROLL
-  for (int n = 0; n < kLatentHeads; ++n) {
+  for (int n = 0; n < kLatentWarpHeads; ++n) {
     const std::int32_t head = first + n < p.heads ? first + n : p.heads - 1;
     const float* from = q + head * (p.qk_nope + kRotaryColumns);
     LATHE_UNROLL
@@ -127,7 +127,7 @@ __device__ __forceinline__ void round_heads(const LatentRowsParams& p, std::uint
   HeadRotation<2> rotation;
   if (!hole) rotation.load(p.table, p.interleaved, position, lane);
   LATHE_UNROLL
-  for (int n = 0; n < kLatentHeads; ++n) {
+  for (int n = 0; n < kLatentWarpHeads; ++n) {
     if (first + n >= p.heads) return;
     if (hole) {
       LATHE_UNROLL

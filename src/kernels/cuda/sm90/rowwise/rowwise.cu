@@ -170,7 +170,7 @@ cudaError_t launch_qkv(const QkvParams& p, cudaStream_t stream) {
 }
 cudaError_t launch_latent_rows(const LatentRowsParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
-  const std::int64_t groups = ceil_div(p.heads, kLatentHeads), warps = p.rows * (1 + groups);
+  const std::int64_t groups = ceil_div(p.heads, kLatentWarpHeads), warps = p.rows * (1 + groups);
   LatentRowsParams q = p;
   q.groups_of_row = FastDiv(groups);
   const LaunchShape shape{
