@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/text/name_byte.h"
 #include "server/grammar/schema/schema.h"
 #include "server/grammar/schema/schema_document.h"
 #include "server/grammar/schema/schema_shapes.h"
@@ -145,11 +146,6 @@ std::optional<Error> check_keywords(const Json& schema, const std::string& path)
     return not_followed(path, word, "properties and required alone, in this form of calls");
   }
   return std::nullopt;
-}
-
-bool is_name_byte(char c) {
-  return c == '_' || c == '.' || c == '-' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-         (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
 }
 
 // Whether the form's reader gets an argument's name back: names stand between marks as they are.

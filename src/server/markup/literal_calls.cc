@@ -1,6 +1,7 @@
 // Calls in a notation of literals that is not JSON: Python's, and Gemma's.
 #include <algorithm>
 
+#include "io/text/name_byte.h"
 #include "server/markup/python_literal.h"
 #include "server/markup/tool_arguments.h"
 #include "server/markup/tool_call.h"
@@ -11,11 +12,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMostLiteralLevels = 64;
-
-bool is_name_byte(char c) {
-  return c == '_' || c == '.' || c == '-' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-         (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
-}
 
 // A text that is read from its front.
 struct LiteralReader {
