@@ -7,6 +7,7 @@
 
 #include "engine/runner/memory_plan.h"
 #include "io/text/quote.h"
+#include "kernels/devices/products_text.h"
 #include "model/weights/kv_scales.h"
 #include "plan/explain.h"
 #include "tools/flags/command.h"
@@ -36,22 +37,6 @@ class LoadProgress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point shown_{};
 };
-
-const char* products_text(MatmulPrecision precision) {
-  switch (precision) {
-    case MatmulPrecision::f32:
-      return "f32";
-    case MatmulPrecision::bf16:
-      return "bf16 with bf16, fp8 and 4-bit weights, f32 with others; f32 sums";
-    case MatmulPrecision::fp8:
-    case MatmulPrecision::fp8_pow2:
-      return "e4m3 with fp8 weights, bf16 with bf16 and 4-bit weights, f32 with others; f32 sums";
-    case MatmulPrecision::int8:
-      return "8-bit integers with int4 and fp8 weights, bf16 with other 4-bit and bf16 weights, "
-             "f32 with others; f32 sums";
-  }
-  return "";
-}
 
 void print_started(const ModelFlags& flags, Runtime& r) {
   const std::int64_t weights = r.weight_bytes();
