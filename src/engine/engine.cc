@@ -92,7 +92,7 @@ std::int64_t Engine::capacity() const {
 // A request that passes fits an empty pool, so the oldest one always makes progress (E3).
 Result<void> Engine::check_fits(const Request& request) const {
   const std::int64_t prompt = std::ssize(request.prompt);
-  const std::int64_t answer = request.sampling.max_tokens.value_or(1);
+  const std::int64_t answer = request.only_prompt ? 0 : request.sampling.max_tokens.value_or(1);
   const std::int64_t needed = prompt + answer;
   if (needed <= capacity()) return {};
   const std::string offered =
@@ -134,6 +134,7 @@ Result<RequestId> Engine::submit(Request request) {
   if (!request.forced.empty()) {
     request.sampling.max_tokens = static_cast<std::int32_t>(request.forced.size());
   }
+  if (request.only_prompt) request.sampling.max_tokens = 1;
   if (auto ok = check_sampling_params(request.sampling, vocab, eos_); !ok) return ok.error();
   if (auto ok = check_fits(request); !ok) return ok.error();
   const std::int64_t scored_from = request.prompt_logprobs_from.value_or(0);
@@ -145,6 +146,9 @@ Result<RequestId> Engine::submit(Request request) {
   }
   if (request.prompt_logprobs_from && !request.sampling.logprobs) {
     return outside("top_logprobs_num", "a number with logprob_start_len", "none");
+  }
+  if (request.only_prompt && !request.forced.empty()) {
+    return outside("forced", "no tokens with only_prompt", "some");
   }
   if (request.constraint && !request.forced.empty()) {
     return outside("constraint", "none for a forced answer", "one");

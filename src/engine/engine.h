@@ -168,7 +168,7 @@ class Engine {
     std::int64_t answered() const { return known() - prompt; }
     bool scores() const { return next_scored < prompt - 1; }
     ScheduledRequest scheduled() const {
-      return {known(), computed, computed, answered() > 0, most_rows};
+      return {known(), computed, computed, answered() > 0, most_rows, ends_next(*this)};
     }
     // Prefetch the object, and then the memory that a decode row reads through its pointers.
     void prefetch() const;

@@ -38,6 +38,9 @@ struct Request {
   // the answer (sampling.logprobs must be set). Token 0 has none. Unset: none are returned. Their
   // rows are always computed, even if the prefix cache has them.
   std::optional<std::int32_t> prompt_logprobs_from = std::nullopt;
+  // Computes and scores the prompt, which may fill the context: the answer has one token, which no
+  // step reads, so it needs no room. sampling.max_tokens is not read.
+  bool only_prompt = false;
   // Limits the answer's tokens; not shared with other requests. Stop tokens are allowed only where
   // it lets the answer end. Null: no limits.
   std::shared_ptr<TokenConstraint> constraint = nullptr;

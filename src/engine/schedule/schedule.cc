@@ -15,10 +15,11 @@ std::int64_t room(const ScheduledRequest& r, const PageRule& rule, std::int64_t 
   return std::max<std::int64_t>(0, rule.most - held);
 }
 
-// Pages that a request still needs for all its tokens and the next one, but at most what it may
-// hold at once.
+// Pages that a request still needs for all its tokens and, unless it ends, the next one, but at
+// most what it may hold at once.
 std::int64_t missing(const ScheduledRequest& r, const PageRule& rule, std::int64_t block_tokens) {
-  const std::int64_t more = pages_for(r.known + 1, rule.page_size) - rule.final_entries(r.covered);
+  const std::int64_t rows = r.known + (r.ends ? 0 : 1);
+  const std::int64_t more = pages_for(rows, rule.page_size) - rule.final_entries(r.covered);
   return std::clamp<std::int64_t>(more, 0, room(r, rule, block_tokens));
 }
 

@@ -62,6 +62,7 @@ struct ScheduledRequest {
   std::int64_t covered = 0;           // tokens that it has pages for
   bool answered = false;              // the answer has a token
   std::int64_t most_rows = kNoBound;  // of prefill
+  bool ends = false;                  // the next token is its last, which has no row
 
   /// Whether its next row is a decode row: only the answer's last token is not computed. Everything
   /// else is prefill, even if a preempted request recomputes its answer.
@@ -95,9 +96,9 @@ Decision schedule_running(std::span<const ScheduledRequest> running, const Sched
 void share_rows(std::int64_t rows, std::span<std::int64_t> wanted);
 
 /// Whether a waiting request may run: the available pages suffice to finish the prefill of
-/// `next` and of every running request, and to write the token after each. `available`:
-/// [limits.pages] pages that no request holds; pages that `next` got from the prefix cache are
-/// held.
+/// `next` and of every running request, and to write the token after each that goes on.
+/// `available`: [limits.pages] pages that no request holds; pages that `next` got from the prefix
+/// cache are held.
 bool admits(std::span<const ScheduledRequest> running, const ScheduledRequest& next,
             const ScheduleLimits& limits, std::span<const std::int64_t> available);
 

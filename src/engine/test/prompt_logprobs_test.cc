@@ -121,6 +121,44 @@ TEST(PromptLogprobs, RoutesThatChangeCutTheRows) {
   run_and_check(engine, {scoring(prompt_of(40, 1), 0), scoring(prompt_of(25, 2), 4)});
 }
 
+// The one token of the answer has no row, and so needs no page.
+TEST(PromptLogprobs, APromptAloneMayFillTheCache) {
+  const auto alone = [](std::int32_t tokens) {
+    Request r = scoring(prompt_of(tokens, 1), 0);
+    r.sampling.max_tokens = 1;
+    r.only_prompt = true;
+    return r;
+  };
+  for (const FakeOptions& options :
+       {FakeOptions{.context_length = 40}, FakeOptions{.pages = 10},
+        FakeOptions{.pages = 10, .state = true}, FakeOptions{.pages = 10, .window = 6},
+        FakeOptions{.pages = 10, .late = true, .overlaps = true}}) {
+    for (std::int64_t chunk : {512, 7}) {
+      FakeSetup setup(options);
+      Engine engine = setup.engine({.chunked_prefill_size = chunk});
+      run_and_check(engine, {alone(40), alone(39)});
+      run_and_check(engine, {alone(40), scoring(prompt_of(37, 2), 0), alone(40)});
+      const auto refused = engine.submit(alone(41));
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().offered, "41 of the prompt + 0 of the answer = 41");
+    }
+  }
+  FakeSetup setup;
+  Engine engine = setup.engine();
+  Request forced = alone(4);
+  forced.forced = {1};
+  EXPECT_FALSE(engine.submit(forced));
+  // A longer answer's limit is not read.
+  Request longer = alone(4);
+  longer.sampling.max_tokens = 5;
+  ASSERT_TRUE(engine.submit(longer));
+  const auto report = engine.step();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->tokens.size(), 1u);
+  ASSERT_EQ(report->finished.size(), 1u);
+  EXPECT_EQ(report->finished[0].reason, FinishReason::length);
+}
+
 TEST(PromptLogprobs, BadStartsAreRefused) {
   FakeSetup setup;
   Engine engine = setup.engine();

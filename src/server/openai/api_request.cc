@@ -83,7 +83,7 @@ std::optional<ApiError> check_together(const Json& body, const ApiRequest& r) {
   if (r.best_of && *r.best_of != r.n) {
     return bad_field("best_of", fmt::format("n, {}", r.n), fmt::format("{}", *r.best_of));
   }
-  if (r.max_tokens == 0 && !r.echo) {
+  if (r.route == ApiRoute::completions && r.max_tokens == 0 && !r.echo) {
     return bad_field("max_tokens", "1 or more, or 0 with echo", "0");
   }
   if (!r.each.empty() && r.each.size() != r.prompts.size()) {

@@ -41,7 +41,7 @@ struct AnswerParams {
   std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::optional<std::int32_t> top_k;
   SamplingParams sampling;                 // the rest; max_tokens and logprobs stay unset
-  std::optional<std::int32_t> max_tokens;  // 0: none, with echo
+  std::optional<std::int32_t> max_tokens;  // 0: only the prompt is computed
   std::int32_t n = 1;
   std::vector<std::string> stop;
   bool keep_stop = false;  // the stop string stays in the text

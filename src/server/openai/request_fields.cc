@@ -49,7 +49,8 @@ void add_sampling(std::vector<Field>& out) {
   out.push_back(field("max_completion_tokens", kInChat, max_tokens(1), "max_tokens",
                       "takes precedence over max_tokens"));
   out.push_back(field("max_tokens", kInCompletions, max_tokens(0), "16", "0 only with echo"));
-  out.push_back(field("max_new_tokens", kInSampling, max_tokens(1), "128", ""));
+  out.push_back(field("max_new_tokens", kInSampling, max_tokens(0), "128",
+                      "0: only the prompt's log-probabilities"));
   out.push_back(field("temperature", kSamples,
                       number({0, kAnyNumber}, [](ApiRequest& r, float f) { r.temperature = f; }),
                       "model's, 1", "0 takes the most likely token"));

@@ -74,6 +74,7 @@ std::vector<Submission> LiveAnswer::submissions() const {
     if (i % n != 0) s.sibling_of = {first_.value + i / n * n};
     s.request.prompt = head_.prompts[c.prompt].tokens;
     s.request.sampling = request_.sampling[c.prompt];
+    s.request.only_prompt = request_.drops_answer(c.prompt);
     // Only a prompt's first choice scores the prompt; the others share the result.
     if (i % n == 0) s.request.prompt_logprobs_from = request_.score_from;
     s.request.cache_salt = request_.cache_salt;
@@ -123,7 +124,7 @@ void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time
                                                  event.prompt_logprobs.begin(),
                                                  event.prompt_logprobs.end());
   }
-  if (request_.drops_answer) return;
+  if (request_.drops_answer(choice.prompt)) return;
   if (part.waits) leave_queue(i);
   if (!first_token_) {
     first_token_ = true;
@@ -180,7 +181,7 @@ void LiveAnswer::finish_choice(std::size_t i, const Finished& finished) {
     if (params.keep_stop) add_text(i, *end.text);
   } else if (finished.reason == FinishReason::cancelled) {
     end.kind = EndKind::abort;
-  } else if (finished.reason == FinishReason::length || request_.drops_answer) {
+  } else if (finished.reason == FinishReason::length || request_.drops_answer(choice.prompt)) {
     end.kind = EndKind::length;
   } else if (finished.reason == FinishReason::stop) {
     end.token = part.last_id;

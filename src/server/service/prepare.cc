@@ -31,7 +31,7 @@ std::optional<ApiError> truncate(const ServedModel& model, const ApiRequest& api
                      fmt::format("{}", wanted));
   }
   // With -1 the answer keeps room for the tokens that it asks for.
-  const std::int64_t answer = std::max<std::int64_t>(1, api.params(prompt).max_tokens.value_or(1));
+  const std::int64_t answer = api.params(prompt).max_tokens.value_or(1);
   const std::int64_t most =
       wanted == -1 ? std::max<std::int64_t>(1, model.capacity - answer) : wanted;
   if (std::ssize(tokens) > most) tokens.erase(tokens.begin(), tokens.end() - most);

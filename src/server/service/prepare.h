@@ -32,9 +32,10 @@ struct PreparedRequest {
   std::uint64_t cache_salt = 0;            // Request's
   std::uint64_t client = 0;                // Request's
   std::optional<std::int32_t> score_from;  // log-probabilities of prompt tokens from here on
-  bool drops_answer = false;               // max_tokens 0: one token is generated and dropped
   std::int64_t prompt_tokens = 0;          // of all prompts
   double seconds = 0;                      // spent here
+  /// Whether the answers to a prompt have no tokens: the engine's is dropped.
+  bool drops_answer(std::size_t prompt) const { return api.params(prompt).max_tokens == 0; }
 };
 
 /// Errors: 400, parse_request()'s; an unknown model (404 model_not_found); messages and templates;

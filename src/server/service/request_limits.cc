@@ -47,12 +47,13 @@ std::optional<ApiError> fit_logprobs(const PreparedRequest& out) {
 }
 
 ApiError long_prompt(const ServedModel& model, const ApiRequest& api, std::size_t i,
-                     std::int64_t tokens) {
+                     std::int64_t tokens, std::int64_t least_answer) {
   const std::string path = prompt_path(api, i, api.prompts.empty() ? true : api.prompts[i].is_text);
   return {400, "context_length_exceeded",
-          fmt::format("{}: wanted at most {} tokens, so that one of the answer fits, got {}; a "
-                      "shorter prompt, or --context-length and --max-total-tokens",
-                      path, model.capacity - 1, tokens),
+          fmt::format("{}: wanted at most {} tokens{}, got {}; a shorter prompt, or "
+                      "--context-length and --max-total-tokens",
+                      path, model.capacity - least_answer,
+                      least_answer > 0 ? ", so that one of the answer fits" : "", tokens),
           path};
 }
 
@@ -111,12 +112,13 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, const ServerOption
   for (std::size_t i = 0; i < out.prompts.size(); ++i) {
     const std::optional<std::int32_t> wanted = api.params(i).max_tokens;
     const std::int64_t prompt = out.prompts[i].count;
-    std::int64_t asked = std::max<std::int64_t>(1, wanted.value_or(1));
-    if (prompt + 1 > model.capacity) return long_prompt(model, api, i, prompt);
+    std::int64_t asked = wanted.value_or(1);
+    const std::int64_t least = out.drops_answer(i) ? 0 : 1;
+    if (prompt + least > model.capacity) return long_prompt(model, api, i, prompt, least);
     const std::int64_t room = model.capacity - prompt;
     // Anthropic's max_tokens is required, so the context may end an answer before.
     const bool clamps = options.clamp_max_tokens || api.route == ApiRoute::messages;
-    if (clamps && room >= 1) asked = std::min(asked, room);
+    if (clamps) asked = std::min(asked, room);
     if (prompt + asked > model.capacity) {
       const std::string field = params_name(api, i) + std::string(length_name(api));
       return ApiError{
@@ -128,10 +130,9 @@ std::optional<ApiError> fit_lengths(const ServedModel& model, const ServerOption
               field, model.capacity, prompt, asked, prompt + asked, field),
           field};
     }
-    out.sampling[i].max_tokens =
-        static_cast<std::int32_t>(wanted ? asked : default_max_tokens(api.route, room));
+    out.sampling[i].max_tokens = static_cast<std::int32_t>(
+        wanted ? std::max<std::int64_t>(1, asked) : default_max_tokens(api.route, room));
   }
-  out.drops_answer = api.max_tokens == 0;
   if (!api.logprobs && !api.prompt_logprobs) return std::nullopt;
   if (api.prompt_logprobs || (api.route == ApiRoute::completions && api.echo)) out.score_from = 0;
   if (api.route == ApiRoute::generate && api.logprob_start_len >= 0) {

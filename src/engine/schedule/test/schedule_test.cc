@@ -81,6 +81,12 @@ TEST(Schedule, AdmissionLeavesRoomForEveryPrefillThatHasBegun) {
   EXPECT_TRUE(admitted({}, prefill(9, 4, 1), 2));
   // Full pages: the token after the 8th needs a third page.
   EXPECT_FALSE(admitted({}, prefill(8, 0, 0), 2));
+  // That token has no row if it is the last.
+  ScheduledRequest last = prefill(8, 0, 0);
+  last.ends = true;
+  EXPECT_TRUE(admitted({}, last, 2));
+  EXPECT_FALSE(admitted({}, last, 1));
+  EXPECT_TRUE(admitted(std::vector{last}, prefill(3, 0, 0), 2 + 1));
   const std::vector<ScheduledRequest> running{prefill(20, 8, 2), decode(4, 1)};
   EXPECT_TRUE(admitted(running, prefill(3, 0, 0), 4 + 1 + 1));
   EXPECT_FALSE(admitted(running, prefill(3, 0, 0), 4 + 1));

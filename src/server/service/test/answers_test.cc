@@ -93,6 +93,82 @@ TEST(Answers, AnEchoAloneEndsByItsLength) {
   EXPECT_EQ(choice["matched_stop"], nullptr);
 }
 
+// A prompt without an answer may fill the context. SGLang's clients score texts in this way.
+TEST(Answers, APromptAloneFillsTheContext) {
+  ScriptedOptions options;
+  options.context = 64;
+  ScriptedServer s(options);
+  const auto answer = [&](const char* path, const std::string& body) {
+    return ask(s.port(), "POST", path, body);
+  };
+  const auto completions = [&](int tokens, const char* more) {
+    return answer("/v1/completions", fmt::format(R"({{"prompt":"{}","echo":true{}}})",
+                                                 std::string(tokens, 'a'), more));
+  };
+  for (const int tokens : {63, 64}) {
+    for (const char* more :
+         {R"(,"max_tokens":0,"logprobs":1)", R"(,"max_tokens":0,"logprobs":1,"n":2)",
+          R"(,"max_tokens":0,"logprobs":1,"stream":true)"}) {
+      const TestAnswer whole = completions(tokens, more);
+      ASSERT_EQ(whole.status, 200) << whole.body;
+      const bool stream = whole.body.starts_with("data:");
+      const auto choice = stream ? whole.events()[0]["choices"][0] : whole.json()["choices"][0];
+      EXPECT_EQ(choice["text"], std::string(tokens, 'a'));
+      EXPECT_EQ(std::ssize(choice["logprobs"]["token_logprobs"]), tokens);
+      if (stream) continue;
+      EXPECT_EQ(whole.json()["usage"]["completion_tokens"], 0);
+    }
+  }
+  EXPECT_EQ(completions(80, R"(,"max_tokens":0,"truncate_prompt_tokens":-1)")
+                .json()["usage"]["prompt_tokens"],
+            64);
+  const auto refused = [](const TestAnswer& got, const char* param) {
+    EXPECT_EQ(got.status, 400);
+    EXPECT_EQ(got.json()["error"]["code"], "context_length_exceeded");
+    EXPECT_EQ(got.json()["error"]["param"], param);
+    return got.json()["error"]["message"].get<std::string>();
+  };
+  EXPECT_THAT(refused(completions(65, R"(,"max_tokens":0)"), "prompt"),
+              ::testing::HasSubstr("wanted at most 64 tokens, got 65"));
+  EXPECT_THAT(refused(completions(64, R"(,"max_tokens":1)"), "prompt"),
+              ::testing::HasSubstr("at most 63 tokens, so that one of the answer fits, got 64"));
+}
+
+TEST(Answers, GenerateMayAskForNoAnswer) {
+  ScriptedOptions options;
+  options.context = 64;
+  ScriptedServer s(options);
+  const std::string full(64, 'a'), scored = R"("return_logprob":true,"logprob_start_len":0)";
+  const TestAnswer one = ask(s.port(), "POST", "/generate",
+                             fmt::format(R"({{"text":"{}",{},"sampling_params":{{)"
+                                         R"("max_new_tokens":0}}}})",
+                                         full, scored));
+  ASSERT_EQ(one.status, 200) << one.body;
+  const auto info = one.json()["meta_info"];
+  EXPECT_EQ(one.json()["text"], "");
+  EXPECT_TRUE(one.json()["output_ids"].empty());
+  EXPECT_EQ(info["input_token_logprobs"].size(), 64u);
+  EXPECT_TRUE(info["output_token_logprobs"].empty());
+  EXPECT_EQ(info["completion_tokens"], 0);
+  EXPECT_EQ(info["finish_reason"], nlohmann::json({{"type", "length"}, {"length", 0}}));
+  const auto last = ask(s.port(), "POST", "/generate",
+                        fmt::format(R"({{"text":"{}",{},"stream":true,"sampling_params":{{)"
+                                    R"("max_new_tokens":0}}}})",
+                                    full, scored))
+                        .events()
+                        .back();
+  EXPECT_EQ(last["meta_info"]["input_token_logprobs"], info["input_token_logprobs"]);
+  // Each prompt has its own length.
+  const auto both = ask(s.port(), "POST", "/generate",
+                        fmt::format(R"({{"text":["{}","ab"],"sampling_params":)"
+                                    R"([{{"max_new_tokens":0}},{{"max_new_tokens":3}}]}})",
+                                    full))
+                        .json();
+  ASSERT_EQ(both.size(), 2u) << both;
+  EXPECT_EQ(both[0]["text"], "");
+  EXPECT_EQ(both[1]["text"], scripted_text("b", 3));
+}
+
 // Tokens are bytes on one server, words on the other.
 TEST(Answers, StopStringsAreFoundAcrossTokens) {
   const std::string text = scripted_text("x", 20);
