@@ -3,6 +3,8 @@
 //   work tile of a block: 128 or 256 tokens (M) x 128 weight rows (N)
 //     warpgroup 0: tokens 0 to 63, and 128 to 191
 //     warpgroup 1: tokens 64 to 127, and 192 to 255
+//   or, with tokens shared (MatmulE4m3Shared): 64 tokens x 32 to 256 rows, of which each warpgroup
+//   has its own
 //
 // A chunk of 128 columns is summed by wgmma, then scaled and added in f32 (matmul_e4m3.cuh). All
 // weight rows of a tile have one scale in a chunk, or two in a gated GEMM, and a thread has two
