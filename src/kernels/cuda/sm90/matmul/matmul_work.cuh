@@ -111,9 +111,13 @@ struct MatmulWorkList {
       return item < p.dense.items ? dense_work() : grouped_work(item - p.dense.items);
     }
     if constexpr (T::kGrouped) return grouped_work(item);
-    const std::int32_t parts = is_part() ? p.split : 1;
-    const std::int32_t whole = T::kSplitsLast && is_part() ? p.whole : 0;
-    const std::int32_t tiles = whole + (item - whole) / parts;
+    std::int32_t tiles = item, part = 0;
+    if (is_part()) {
+      const std::int32_t whole = T::kSplitsLast ? p.whole : 0;
+      const std::int32_t before = (item - whole) / p.split;
+      tiles = whole + before;
+      part = p.split - 1 - (item - whole - before * p.split);
+    }
     const std::int32_t group = tiles / (columns() * kMatmulRaster);
     const std::int32_t first = group * kMatmulRaster;
     const std::int32_t width =
@@ -130,7 +134,7 @@ struct MatmulWorkList {
             (T::kTokenPair ? 2 * token_tile + token_rank() : token_tile) * T::kTokens,
             p.m,
             0,
-            parts - 1 - (item - whole - (tiles - whole) * parts)};
+            part};
   }
   /// A pair's producer stores work tile `n` before it loads its first stage. Consumers read it once
   /// they have that stage: finding it takes a search, divisions and loads of offsets.
