@@ -124,6 +124,7 @@ void LiveAnswer::take_token(std::size_t i, const TicketEvent& event, Clock::time
                                                  event.prompt_logprobs.begin(),
                                                  event.prompt_logprobs.end());
   }
+  take_scores(i);
   if (request_.drops_answer(choice.prompt)) return;
   if (part.waits) leave_queue(i);
   if (!first_token_) {
@@ -213,9 +214,28 @@ void LiveAnswer::name_calls(std::size_t i) {
   part.pending.calls.clear();
 }
 
+// Whether a stream's event that echoes the choice's prompt must wait for the prompt's
+// log-probabilities. Another choice, even of the same prompt, may have tokens before.
+bool LiveAnswer::awaits_echo(std::size_t i) const {
+  return request_.api.stream && request_.api.echo && request_.score_from &&
+         !parts_[scorer_of(i)].scored;
+}
+
+// A prompt's first choice has its first token or ends: choices of the prompt that have ended before
+// are told.
+void LiveAnswer::take_scores(std::size_t i) {
+  if (i != scorer_of(i) || std::exchange(parts_[i].scored, true)) return;
+  if (!request_.api.stream || !request_.api.echo || !request_.score_from) return;
+  for (std::size_t k = i + 1; k < i + static_cast<std::size_t>(request_.api.n); ++k) {
+    if (!choices_[k].end) continue;
+    emit(k);
+    format_->end(choices_[k], out_);
+  }
+}
+
 void LiveAnswer::open_up_to(std::size_t i) {
   for (std::size_t j = 0; j <= i; ++j) {
-    if (parts_[j].opened) continue;
+    if (parts_[j].opened || awaits_echo(j)) continue;
     parts_[j].opened = true;
     format_->open(choices_[j], out_);
   }
@@ -245,6 +265,7 @@ void LiveAnswer::emit(std::size_t i) {
     told();
     return;
   }
+  if (awaits_echo(i)) return;
   if (!ended && part.any_part &&
       (part.tokens_since < options_.stream_interval || reply_->unsent() > kMergeBytes)) {
     // Formats that repeat everything need no pending parts; the others' next event has them.
@@ -280,6 +301,8 @@ void LiveAnswer::end_choice(std::size_t i, ChoiceEnd end) {
   leave_queue(i);
   --open_;
   metrics_.answer_lengths.add(static_cast<double>(choice.completion_tokens));
+  take_scores(i);
+  if (awaits_echo(i)) return;
   emit(i);
   if (request_.api.stream) format_->end(choice, out_);
 }

@@ -82,7 +82,8 @@ class LiveAnswer {
     std::set<std::string> call_ids = {};  // of all calls
     std::size_t calls_before = 0;         // calls already in events
     std::vector<SampledToken> tokens = {};
-    bool waits = true;  // has no token
+    bool waits = true;    // has no token
+    bool scored = false;  // of a prompt's first choice: the prompt's log-probabilities are there
     bool opened = false;
     bool any_part = false;
     std::int64_t tokens_since = 0;  // since the last event
@@ -97,6 +98,12 @@ class LiveAnswer {
   void name_calls(std::size_t i);
   void emit(std::size_t i);
   void open_up_to(std::size_t i);
+  std::size_t scorer_of(std::size_t i) const {
+    const auto n = static_cast<std::size_t>(request_.api.n);
+    return i / n * n;
+  }
+  bool awaits_echo(std::size_t i) const;
+  void take_scores(std::size_t i);
   void end_choice(std::size_t i, ChoiceEnd end);
   double since_received(Clock::time_point now) const {
     return std::chrono::duration<double>(now - received_).count();

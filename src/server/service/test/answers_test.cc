@@ -134,6 +134,44 @@ TEST(Answers, APromptAloneFillsTheContext) {
               ::testing::HasSubstr("at most 63 tokens, so that one of the answer fits, got 64"));
 }
 
+// A choice's echo waits for its prompt's log-probabilities, whichever choice has a token first.
+TEST(Answers, EchoesOfAStreamAreWhole) {
+  for (const std::int64_t chunk : {4, 7, 10, 8192}) {
+    ScriptedOptions options;
+    options.chunked_prefill_size = chunk;
+    ScriptedServer s(options);
+    for (const int n : {1, 3}) {
+      for (const int answer : {0, 3}) {
+        SCOPED_TRACE(::testing::Message() << chunk << ", n " << n << ", " << answer);
+        const std::string body = fmt::format(
+            R"({{"prompt":["abcdef","ghijkl","mnopqr"],"echo":true,"logprobs":0,"stream":true,)"
+            R"("n":{},"max_tokens":{}}})",
+            n, answer);
+        std::map<std::int64_t, std::string> texts;
+        std::map<std::int64_t, std::size_t> scores;
+        std::map<std::int64_t, int> ends;
+        for (const auto& e : ask(s.port(), "POST", "/v1/completions", body).events()) {
+          const auto& choice = e["choices"][0];
+          const std::int64_t index = choice["index"];
+          EXPECT_EQ(ends[index], 0) << "an event after the end";
+          texts[index] += choice["text"];
+          if (choice["logprobs"].is_object()) {
+            scores[index] += choice["logprobs"]["token_logprobs"].size();
+          }
+          ends[index] += choice["finish_reason"].is_null() ? 0 : 1;
+        }
+        ASSERT_EQ(texts.size(), 3u * static_cast<unsigned>(n));
+        for (const auto& [index, text] : texts) {
+          const std::string prompt = index < n ? "abcdef" : index < 2 * n ? "ghijkl" : "mnopqr";
+          EXPECT_EQ(text, prompt + scripted_text(prompt.substr(5), answer)) << index;
+          EXPECT_EQ(scores[index], 6u + static_cast<unsigned>(answer)) << index;
+          EXPECT_EQ(ends[index], 1) << index;
+        }
+      }
+    }
+  }
+}
+
 TEST(Answers, GenerateMayAskForNoAnswer) {
   ScriptedOptions options;
   options.context = 64;
