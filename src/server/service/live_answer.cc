@@ -224,8 +224,10 @@ bool LiveAnswer::awaits_echo(std::size_t i) const {
 // A prompt's first choice has its first token or ends: choices of the prompt that have ended before
 // are told.
 void LiveAnswer::take_scores(std::size_t i) {
-  if (i != scorer_of(i) || std::exchange(parts_[i].scored, true)) return;
-  if (!request_.api.stream || !request_.api.echo || !request_.score_from) return;
+  if (i != scorer_of(i)) return;
+  const bool waited = awaits_echo(i);
+  parts_[i].scored = true;
+  if (!waited) return;
   for (std::size_t k = i + 1; k < i + static_cast<std::size_t>(request_.api.n); ++k) {
     if (!choices_[k].end) continue;
     emit(k);
