@@ -227,10 +227,6 @@ inline void copy_turns_box(std::uint32_t to, const void* map, int x, int eight, 
                            std::uint32_t barrier, std::uint64_t) {
   copy_box(to, map, x, 8 * eight, page, barrier);
 }
-inline void copy_box_to_pair(std::uint32_t to, const void* map, int x, int y, int z,
-                             std::uint32_t barrier) {
-  for (int block = 0; block < 2; ++block) copy_box_of(block, to, map, x, y, z, barrier);
-}
 inline void copy_async(std::uint32_t to, const void* from, bool valid) {
   unsigned char* at = emulated::shared_at(to, 16);
   LATHE_CHECK(to % 16 == 0, "a copy to an address that is no multiple of 16");

@@ -210,17 +210,6 @@ __device__ inline void copy_turns_box(std::uint32_t to, const void* map, std::in
       : "memory");
 }
 
-/// Copies a box to both blocks of a cluster of two, at the same shared address, and counts its
-/// bytes at each block's barrier.
-__device__ inline void copy_box_to_pair(std::uint32_t to, const void* map, std::int32_t x,
-                                        std::int32_t y, std::int32_t z, std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(static_cast<std::uint16_t>(3))
-      : "memory");
-}
-
 // Volatile, because ptxas keeps the order of such accesses.
 __device__ inline void store_shared(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                     std::uint32_t c, std::uint32_t d) {

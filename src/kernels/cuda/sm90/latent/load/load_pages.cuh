@@ -4,6 +4,7 @@
 // (the consumers zero them), and a buffer's `full` barrier gets one arrival, and bytes.
 #pragma once
 
+#include "kernels/cuda/common/multicast.cuh"
 #include "kernels/cuda/sm90/latent/load/load_tile.cuh"
 
 namespace lathe::cuda {
@@ -84,7 +85,7 @@ struct LatentPageProducer {
     if constexpr (kBlocks == 1) {
       copy_box(to, map, dims * 64, b.row, b.page, full);
     } else {
-      copy_box_to_pair(to, map, dims * 64, b.row, b.page, full);
+      copy_box_to_blocks(to, map, dims * 64, b.row, b.page, full, 3);
     }
   }
   /// Copies this block's boxes of a half.
