@@ -73,6 +73,9 @@ Result<void> put(const MatmulLaunch& l, const WeightView& weights, cudaStream_t 
   if (l.instance.clusters == 0) return {};
   MatmulMaps maps{};
   cudaError_t status = make_row_map(maps.x, l.x);
+  if (l.params.tail_tokens > 0 && status == cudaSuccess) {
+    status = make_row_map(maps.x_tail, l.x_tail);
+  }
   if (l.params.dense.items > 0 && status == cudaSuccess) {
     status = make_row_map(maps.x_dense, l.x_dense);
     if (status == cudaSuccess) {

@@ -11,7 +11,9 @@
 // the same amount of weights. Each block of a cluster computes one part of K, and they add their
 // sums through distributed shared memory. With many tokens, a cluster of two blocks computes two
 // tiles of weight rows for the same tokens; each block loads half of the tokens and multicasts them
-// to both. e4m3 tokens by e4m3 weights then have the tokens on M (matmul_many.cuh).
+// to both. e4m3 tokens by e4m3 weights
+// then have the tokens on M (matmul_many.cuh). With bf16, boxes of 64 tokens are dealt evenly to
+// tiles of up to 256, and three warpgroups share a tile where 192 weight rows fill the SMs better.
 //
 // Packed weights of few tokens also have tiles of 256 rows by four warpgroups and of 64 rows by one
 // (deep/).

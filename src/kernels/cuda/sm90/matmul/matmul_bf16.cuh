@@ -24,18 +24,26 @@ struct MatmulBf16 {
   template <class Consumer>
   static __device__ __forceinline__ void sum_part(Consumer& c, const MatmulWork& w,
                                                   const MatmulPart& part) {
-    if constexpr (Consumer::Tile::kTails) {
+    using Tile = typename Consumer::Tile;
+    if constexpr (Tile::kTails) {
       const int boxes = warp_value(c.list.boxes(w));
-      if (boxes == 1) return sum_columns<64>(c, part);
-      if constexpr (Consumer::Tile::kTokens == 256) {
-        if (boxes == 2) return sum_columns<128>(c, part);
+      if constexpr (Tile::kGrouped) {
+        if (boxes == 1) return sum_columns<64>(c, part);
+      }
+      if constexpr (Tile::kTokens > 128) {
+        if (boxes <= 2) return sum_columns<128>(c, part);
+      }
+      if constexpr (Tile::kTall) {
         if (boxes == 3) return sum_columns<128, 64>(c, part);
+      } else if constexpr (Tile::kTokens == 256) {
+        if (boxes == 3) return sum_columns<192>(c, part);
       }
     }
-    if constexpr (Consumer::Tile::kTokens == 192) {
-      sum_columns<128, 64>(c, part);
+    // Three warpgroups have no registers for a product of 256 columns.
+    if constexpr (Tile::kTall) {
+      sum_columns<128, 128>(c, part);
     } else {
-      sum_columns<Consumer::Tile::kTokens>(c, part);
+      sum_columns<Tile::kTokens>(c, part);
     }
   }
 

@@ -31,6 +31,17 @@ RowBoxes boxes_of(const WeightView& w, const MatmulTiling& tiling) {
           .box_rows = tiling.by_tokens || tiling.quad ? tiling.tile_rows / 2 : tiling.tile_rows};
 }
 
+// Lower boxes for the tokens after the last whole box of x, if few of such a box's rows had tokens
+// and it has more rows than TMA can fill while others are loaded.
+void set_tail(MatmulLaunch& l) {
+  constexpr std::int64_t kHidden = 32;
+  const std::int64_t rows = round_up(l.x.rows % l.x.box_rows, 8);
+  if (l.x.box_rows <= kHidden || rows == 0 || rows == l.x.box_rows) return;
+  l.params.tail_tokens = static_cast<std::int32_t>(rows);
+  l.x_tail = l.x;
+  l.x_tail.box_rows = rows;
+}
+
 // Whether every row of `out` consists of whole 16-byte words, which TMA and vector stores need.
 bool has_whole_words(const MutableRowsView& out) {
   const std::int64_t word = 128 / bits_of(out.dtype);
@@ -163,9 +174,11 @@ MatmulShape shape_of(std::span<const MatmulCall> calls, int sms) {
                     .spreads = calls[0].kept != nullptr && calls[0].arrivals != nullptr,
                     .least_wide = has_one_fma(calls[0].w) ? 4 : 9};
   shape.many = shape.x_bits == 8;
+  shape.boxes = true;
   for (const MatmulCall& c : calls) {
     shape.rows += c.w.rows * (shape.gated ? 2 : 1);
     shape.many = shape.many && !c.w.scale_rows;
+    shape.boxes = shape.boxes && c.out.dtype == DType::bf16 && has_whole_words(c.out);
   }
   shape.spreads = shape.spreads && (shape.many || calls[0].w.dtype == DType::bf16);
   return shape;
@@ -195,10 +208,15 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
   p.token_tiles = static_cast<std::int32_t>(ceil_div(
       x.rows, std::int64_t{tiling.tile_tokens} * (tiling.by_tokens || tiling.quad ? 2 : 1)));
   l.x = boxes_of(x, tiling);
+  const auto boxes = static_cast<std::int32_t>(ceil_div(x.rows, l.x.box_rows));
+  p.boxes_each = boxes / std::max(1, p.token_tiles);
+  p.boxes_more = boxes % std::max(1, p.token_tiles);
+  set_tail(l);
   for (const MatmulCall& c : calls) {
     if (c.w.rows == 0) continue;
     l.weights[p.weight_count] = boxes_of(c.w, tiling);
     const bool staged = tiling.pair && has_whole_words(c.out);
+    LATHE_CHECK(!tiling.tall || (staged && c.out.dtype == DType::bf16), "boxes of bf16");
     p.weights[p.weight_count++] = {
         .out = c.out.data,
         .bias = c.bias,
@@ -225,9 +243,12 @@ MatmulLaunch make_launch(std::span<const MatmulCall> calls, const MatmulTiling& 
   const std::int64_t clusters = tiling.quad
                                     ? clusters_at_once(sms, 4)
                                     : std::max(1, blocks / (tiling.pair ? 2 : tiling.split));
-  l.instance = {.tokens = tiling.tile_tokens,
+  // Boxes are dealt to tiles, so that those of 192 tokens are tiles of 256 that are not full.
+  const bool dealt = tiling.pair && !tiling.spread && tiling.tile_tokens == 192;
+  l.instance = {.tokens = dealt ? 256 : tiling.tile_tokens,
                 .pair = tiling.pair,
                 .spread = tiling.spread,
+                .tall = tiling.tall,
                 .by_tokens = tiling.by_tokens,
                 .quad = tiling.quad,
                 .warpgroups = static_cast<std::uint8_t>(tiling.warpgroups),
@@ -274,6 +295,7 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   p.weights[0].staged =
       tokens >= 128 && has_whole_words(first.out) && (f32 ? whole_boxes : c.out_stride % 8 == 0);
   p.offsets = c.offsets;
+  if (c.offsets != nullptr) p.tail_tokens = 0;  // groups end anywhere in x
   p.offsets_known = c.offsets_known;
   p.groups = static_cast<std::int32_t>(c.groups);
   p.x_by_group = heads;
@@ -283,6 +305,7 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   if (p.x_by_group) {
     l.x.pages = c.groups;
     l.x.page_stride = bytes_of(c.x.dtype, c.x_stride);
+    set_tail(l);
   }
   l.weights[0].pages = c.groups;
   l.weights[0].page_stride = bytes_of(c.w.dtype, c.weight_stride);

@@ -27,6 +27,7 @@ struct MatmulLaunch {
   MatmulParams params;
   MatmulInstance instance;  // no clusters: nothing to launch
   RowBoxes x;
+  RowBoxes x_tail;  // if MatmulParams::tail_tokens is set
   RowBoxes x_dense;
   RowBoxes weights[kMatmulWeights];
   RowBoxes out[kMatmulWeights];  // if MatmulWeight::staged is set

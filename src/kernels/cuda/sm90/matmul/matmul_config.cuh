@@ -10,7 +10,10 @@ namespace lathe::cuda {
 enum class MatmulCluster {
   parts,  // the same weight rows and tokens; each block computes one part of K
   pair,   // the same tokens, two tiles of weight rows; each block computes all parts of K in turn
-  // The same, but a cluster computes one part of K. All run at the same time, and the one of a
+  // The same, but tiles have 192 weight rows, by three warpgroups. They have no registers for sums
+  // of several parts of K, nor for other stores than those of bf16 boxes.
+  tall,
+  // As pair, but a cluster computes one part of K. All run at the same time, and the one of a
   // tile's first part adds the sums of the others (matmul_kept.cuh).
   spread,
   tokens,  // the same weight rows, two tiles of tokens; each block computes all parts of K in turn
@@ -47,7 +50,8 @@ struct MatmulTile {
   static constexpr bool kQuad =
       kCluster == MatmulCluster::quad || kCluster == MatmulCluster::quad_spread;
   static constexpr bool kTokenPair = kCluster == MatmulCluster::tokens || kQuad;
-  static constexpr bool kRowPair = kCluster == MatmulCluster::pair || kSpread || kQuad;
+  static constexpr bool kTall = kCluster == MatmulCluster::tall;
+  static constexpr bool kRowPair = kCluster == MatmulCluster::pair || kTall || kSpread || kQuad;
   static constexpr bool kPair = kRowPair || kTokenPair;
   static constexpr int kPairBlocks = kQuad ? 4 : 2;  // of a cluster, if kPair
   static constexpr bool kWide = kCluster == MatmulCluster::wide;
@@ -59,7 +63,11 @@ struct MatmulTile {
   static constexpr bool kNarrow = kCluster == MatmulCluster::narrow;
   // That multiply, with up to 64 rows each, or kSharers that share tokens.
   static constexpr int kSharers = matmul_sharers<Format>();
-  static constexpr int kWarpgroups = kSharers > 0 ? kSharers : kWide ? 4 : kNarrow ? 1 : 2;
+  static constexpr int kWarpgroups = kSharers > 0 ? kSharers
+                                     : kWide      ? 4
+                                     : kTall      ? 3
+                                     : kNarrow    ? 1
+                                                  : 2;
   static constexpr int kTileRows = matmul_rows<Format>() * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups;  // threads
   static constexpr int kThreads = kConsumers + 128;
@@ -70,8 +78,9 @@ struct MatmulTile {
   static constexpr int kRoomOfOthers = kShares ? 24 << 10 : 0;
   // Otherwise together as many as an SM has. A producer that loads scales needs more.
   static constexpr bool kMoves = kWarpgroups > 1 && !kShares;  // registers to consumers
-  static constexpr int kProducerRegisters = kWarpgroups == 4 ? 64 : kScales ? 56 : 40;
+  static constexpr int kProducerRegisters = kWarpgroups == 4 ? 64 : kTall ? 32 : kScales ? 56 : 40;
   static constexpr int kConsumerRegisters = kWarpgroups == 4   ? 104
+                                            : kTall            ? 160
                                             : kWarpgroups == 3 ? 152
                                             : kScales          ? 224
                                                                : 232;
@@ -100,7 +109,9 @@ struct MatmulTile {
   static constexpr bool kWholeOut = kSharers > 0 || (kTokens == 256 && !kSpread);
   static constexpr int kManyOutBytes =
       kWholeOut ? kTokens * (kSharers > 0 ? kTileRows : 128) * 2 : 8 * 2048;
-  static constexpr int kOutBytes = kTokensOnM ? kManyOutBytes : kStaged ? 8 * kOutBoxBytes : 0;
+  static constexpr int kOutBytes = kTokensOnM ? kManyOutBytes
+                                   : kStaged  ? 4 * kOutBoxBytes * kWarpgroups
+                                              : 0;
   static constexpr int kBarrierBytes = 256;
   // Token tiles before each group.
   static constexpr int kGroupBytes = kGrouped ? (kMatmulGroups + 1) * 4 : 0;
@@ -132,18 +143,18 @@ struct MatmulTile {
   static constexpr bool kPairSplits =
       kPair && !kSpread && !kGrouped && kTokens <= 128 && (!Format::kTwoLevels || kTokensOnM);
   // They do not: those sums are in memory (MatmulParams::kept).
-  static constexpr bool kKeepsSums = kPair && !kSpread && !kGrouped && kTokens > 128;
+  static constexpr bool kKeepsSums = kPair && !kTall && !kSpread && !kGrouped && kTokens > 128;
   // The last round's tiles may be computed as with MatmulCluster::spread (MatmulParams::whole).
   // With bf16 ptxas then waits for each product.
   static constexpr bool kSplitsLast = kKeepsSums && kTokensOnM;
   // A pair's shared tokens are loaded in boxes, by the two blocks in turns.
   static constexpr int kBoxTokens = kRowPair ? matmul_pair_tokens(kTokens) : kTokens;
   static constexpr int kBoxes = kTokens / kBoxTokens;
-  // Boxes past a group's tokens are neither loaded nor multiplied. A dense GEMM has few of them,
-  // and no registers for a second loop over K.
-  static constexpr bool kTails = kPair && kGrouped && Format::kTails;
-  // Boxes of a group are dealt to its tiles evenly. With tokens on M a box alone takes a
-  // warpgroup's whole turn, so all tiles but the last are full.
+  // Boxes past a group's tokens, and in dense tiles of more than 128 past the last token, are not
+  // multiplied. Other dense tiles have no registers for a second loop over K.
+  static constexpr bool kTails = kPair && !kSpread && (kGrouped || kTokens > 128) && Format::kTails;
+  // Boxes are dealt to tiles evenly. With tokens on M a box alone takes a warpgroup's whole turn,
+  // so all tiles but the last are full.
   static constexpr bool kDeals = kTails && !kTokensOnM;
 };
 
@@ -172,7 +183,7 @@ struct MatmulShared {
   __device__ std::uint32_t partials() const { return base + T::kPartialsAt; }
   /// Output buffer of warpgroup `group`, as consecutive boxes or as 16-byte words.
   __device__ std::uint32_t out(int group) const {
-    return base + static_cast<std::uint32_t>(T::kOutAt + group * (T::kOutBytes / 2));
+    return base + static_cast<std::uint32_t>(T::kOutAt + group * (T::kOutBytes / T::kWarpgroups));
   }
   __device__ std::uint32_t tiles_before(std::int32_t group) const {
     return base + T::kGroupsAt + static_cast<std::uint32_t>(4 * group);

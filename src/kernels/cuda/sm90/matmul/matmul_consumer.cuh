@@ -190,6 +190,10 @@ struct MatmulConsumer {
     } else if constexpr (T::kKeepsSums) {
       LATHE_ROLLED
       for (std::int32_t part = 0;;) {
+        // Without it ptxas moves the sums between parts to other registers and back, in each chunk,
+        // for which it waits.
+        LATHE_UNROLL
+        for (int i = 0; i < kValues; ++i) acc[i] = 0;
         Format::sum_part(*this, w, MatmulPart(p, part));
         if (part > 0) add_own_sums(p, s, acc);
         if (++part == p.split) break;
@@ -229,6 +233,7 @@ struct MatmulConsumer {
       if (row < end) bias[0] = of_group[row];
       if (row + 8 < end) bias[1] = of_group[row + 8];
     }
+    if constexpr (T::kTall) return send_bf16(weight, w, bias);
     if constexpr (T::kStaged) {
       if (weight.staged) {
         if (weight.out_bf16) {
@@ -414,6 +419,7 @@ struct MatmulConsumer {
       const float* of_weight = p.weights[r.weight].bias;
       if (of_weight != nullptr) bias[i] = of_weight[w.group * p.bias_group + r.row];
     }
+    if constexpr (T::kTall) return send_gated(weight, w, bias);
     if constexpr (T::kStaged) {
       if (weight.staged) {
         send_gated(weight, w, bias);

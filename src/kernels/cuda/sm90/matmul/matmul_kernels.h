@@ -9,9 +9,10 @@ namespace lathe::cuda {
 
 /// Which instance to launch, and with how many clusters.
 struct MatmulInstance {
-  int tokens = 8;               // per tile: 8, 16, 32, 64 or 128; in pairs 128 or 256, or 192
+  int tokens = 8;               // per tile: 8, 16, 32, 64 or 128; in pairs 128 or 256, spread 192
   bool pair = false;            // clusters of two tiles; false: of p.split blocks
   bool spread = false;          // of a pair's parts of K: MatmulCluster::spread
+  bool tall = false;            // MatmulCluster::tall
   bool by_tokens = false;       // MatmulCluster::tokens
   bool quad = false;            // of 128 tokens: MatmulCluster::quad, or quad_spread
   std::uint8_t warpgroups = 2;  // 4 and 1: MatmulCluster::wide and narrow

@@ -73,6 +73,9 @@ cudaError_t launch_matmul(const MatmulParams& p, const MatmulMaps& maps,
       if (instance.spread) {
         return launch_matmul_tile<Format, 192, kSpread>(p, maps, clusters, stream);
       }
+      if (instance.tall) {
+        return launch_matmul_tile<Format, 256, MatmulCluster::tall>(p, maps, clusters, stream);
+      }
       if (instance.tokens == 256) {
         return launch_matmul_tile<Format, 256, kPair>(p, maps, clusters, stream);
       }

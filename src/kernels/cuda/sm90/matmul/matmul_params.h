@@ -90,13 +90,20 @@ struct MatmulParams {
   std::int32_t tile_rows;  // weight rows of a tile: a multiple of 16, or of 32 if gated
   std::int32_t tiles;      // tiles of weight rows, of all weights
   std::int32_t token_tiles;
+  // Where boxes of x are dealt to tiles (MatmulTile::kDeals) of a dense GEMM: boxes of each tile,
+  // and how many tiles have one more.
+  std::int32_t boxes_each, boxes_more;
+  // Rows of a box of MatmulMaps::x_tail, in which tokens after the last whole box of x are loaded;
+  // 0: they are loaded in a box of x, of whose rows most have tokens.
+  std::int32_t tail_tokens;
   const float* x_scales;        // of e4m3 tokens: [chunks, x_scale_stride]; else null
   std::int32_t x_scale_stride;  // a multiple of 4
   // Sums of a tile that wait for the next part of K, for tiles of 256 tokens if K has parts:
   // [blocks, kMatmulKeptFloats].
   float* kept;
-  // For tiles of 256 tokens on M: so many are computed with all parts of K, a number that all
-  // clusters share evenly. The parts of the others are work tiles, at most one of a cluster.
+  // Work tiles of a dense GEMM. For tiles of 256 tokens on M: only those that are computed with all
+  // parts of K, a number that all clusters share evenly if there are others. Their parts are work
+  // tiles, too, at most one of a cluster.
   std::int32_t whole;
   // [blocks] if parts of K are work tiles: those of the block's tile that have been sent to it; 0
   // before and after a launch.
@@ -131,6 +138,7 @@ inline bool has_tokens_on_m(const MatmulParams& p) {
 /// Tensor maps of a launch.
 struct MatmulMaps {
   CUtensorMap x;
+  CUtensorMap x_tail;   // the same with lower boxes, if MatmulParams::tail_tokens is set
   CUtensorMap x_dense;  // for a dense GEMM
   CUtensorMap weights[kMatmulWeights];
   CUtensorMap out[kMatmulWeights];  // if MatmulWeight::staged is set

@@ -31,8 +31,9 @@ struct MatmulProducer {
                             const MatmulShared<T>& shared)
       : p(params), maps(tensor_maps), s(shared), list(params, shared) {
     // Weights that are read only once may be evicted first. Those of a small group are read once,
-    // or twice if it has more tokens than a tile.
-    policy = cache_policy(T::kGrouped ? !T::kPair : p.token_tiles == 1);
+    // or twice if it has more tokens than a tile. Tall tiles have no registers for a policy that is
+    // known at run time.
+    policy = cache_policy(T::kGrouped ? !T::kPair : !T::kTall && p.token_tiles == 1);
   }
 
   __device__ std::int32_t x_scale_stride(const MatmulWork& w) const {
@@ -98,7 +99,7 @@ struct MatmulProducer {
   }
   __device__ void load_weights(const MatmulWork& w, std::int32_t chunk, int stage) {
     auto bytes = static_cast<std::uint32_t>(p.tile_rows * Format::kWeightRowBytes +
-                                            T::kTokenBytes / T::kBoxes * list.boxes(w));
+                                            list.loaded_tokens(w) * Format::kTokenBoxes * 128);
     if constexpr (Format::kTokenScales) bytes += scale_bytes(w);
     if constexpr (T::kPackedBytes > 0) bytes += packed_bytes(chunk);
     barrier_expect(s.full(stage), bytes);
@@ -106,13 +107,13 @@ struct MatmulProducer {
     const std::int32_t k = chunk * Format::kWeightStep;
     const void* const map = &maps.weights[w.weight];
     if constexpr (T::kTokenPair) {
-      const std::int32_t half = list.token_rank() * (T::kTileRows / 2);
-      const std::uint32_t to = s.weights(stage) + static_cast<std::uint32_t>(half * 128);
+      const std::int32_t first = list.token_rank() * (T::kTileRows / 2);
+      const std::uint32_t to = s.weights(stage) + static_cast<std::uint32_t>(first * 128);
       const std::uint32_t blocks = T::kQuad ? 5u << list.row_rank() : 3;
       if (p.gate_step != 0) {
-        copy_turns_box_to_blocks(to, map, k, (w.row + half) / 16, w.group, s.full(stage), blocks);
+        copy_turns_box_to_blocks(to, map, k, (w.row + first) / 16, w.group, s.full(stage), blocks);
       } else {
-        copy_box_to_blocks(to, map, k, w.row + half, w.group, s.full(stage), blocks);
+        copy_box_to_blocks(to, map, k, w.row + first, w.group, s.full(stage), blocks);
       }
     } else if (p.gate_step != 0) {
       copy_turns_box(s.weights(stage), map, k, w.row / 16, w.group, s.full(stage), policy);
@@ -120,9 +121,13 @@ struct MatmulProducer {
       copy_box(s.weights(stage), map, k, w.row, w.group, s.full(stage), policy);
     }
   }
+  /// Of the box of a work tile's tokens from `token` on.
+  __device__ const CUtensorMap* map_of(const MatmulWork& w, std::int32_t token) const {
+    const bool whole = p.tail_tokens == 0 || w.token + token + T::kBoxTokens <= w.end;
+    return whole ? &maps.x : &maps.x_tail;
+  }
   __device__ void load_tokens(const MatmulWork& w, std::int32_t chunk, int stage) const {
     const std::int32_t page = p.x_by_group ? w.group : 0;
-    const CUtensorMap* const x = list.is_dense(w) ? &maps.x_dense : &maps.x;
     if constexpr (Format::kTokenScales) {
       const float* scales = list.is_dense(w) ? p.dense.x_scales : p.x_scales;
       const std::uint32_t bytes = scale_bytes(w);
@@ -137,17 +142,17 @@ struct MatmulProducer {
       const std::uint32_t to =
           s.tokens(stage) + static_cast<std::uint32_t>(box * T::kTokenBoxBytes);
       if constexpr (T::kRowPair) {
-        const std::int32_t boxes = list.boxes(w), rank = list.row_rank();
+        const std::int32_t rank = list.row_rank();
         const std::uint32_t blocks = T::kQuad ? 3u << 2 * list.token_rank() : 3;
-        LATHE_UNROLL
-        for (int pair = 0; pair < T::kBoxes; pair += 2) {
-          if (pair + rank >= boxes) break;
-          const std::int32_t token = (pair + rank) * T::kBoxTokens;
-          copy_box_to_blocks(to + static_cast<std::uint32_t>(token * 128), x, k, w.token + token,
-                             page, s.full(stage), blocks);
+        const std::int32_t left = w.end - w.token < T::kTokens ? w.end - w.token : T::kTokens;
+        LATHE_ROLLED
+        for (std::int32_t token = rank * T::kBoxTokens; token < left; token += 2 * T::kBoxTokens) {
+          copy_box_to_blocks(to + static_cast<std::uint32_t>(token * 128), map_of(w, token), k,
+                             w.token + token, page, s.full(stage), blocks);
         }
-      } else {
-        copy_box(to, x, k, w.token, page, s.full(stage));
+      } else if (!T::kTokenPair || w.token < w.end) {
+        copy_box(to, list.is_dense(w) ? &maps.x_dense : map_of(w, 0), k, w.token, page,
+                 s.full(stage));
       }
     }
   }
@@ -175,25 +180,26 @@ struct MatmulProducer {
   __device__ void run() {
     list.start();
     MatmulStage<T> stage;
-    std::int32_t ahead = 0;
-    int n = 0;
-    for (bool first = true; list.more(); list.next(), first = false) {
-      const MatmulWork w = list.work();
-      if constexpr (T::kPair) list.put(n++, w);
+    for (int n = 0; list.more(); list.next(), ++n) {
+      MatmulWork w = list.work();
+      if constexpr (T::kPair) list.put(n, w);
+      // A pair's second tile may be past the last weight's rows, which TMA would fill slowly.
+      if (T::kRowPair && w.row >= p.weights[w.weight].rows) w.row = 0;
       const MatmulPart part = list.chunks(w);
-      const std::int32_t begin = part.begin, end = part.end;
-      if constexpr (T::kPackedBytes > 0) find_packed(w, begin);
+      std::int32_t c = part.begin;
+      if constexpr (T::kPackedBytes > 0) find_packed(w, c);
       // Which groups have tokens may be known only after the wait.
       const bool known = !T::kGrouped || p.offsets == nullptr || p.offsets_known != 0;
-      if (first && (known || list.is_dense(w))) {
-        ahead = ahead_of(part);
-        for (std::int32_t c = 0; c < ahead && !list.is_dense(w); ++c) {
-          load_weights(w, begin + c, c);
-        }
+      if (n == 0 && (known || list.is_dense(w))) {
+        const std::int32_t ahead = ahead_of(part);
+        LATHE_ROLLED
+        for (std::int32_t i = 0; i < ahead && !list.is_dense(w); ++i) load_weights(w, c + i, i);
         wait_for_previous();
-        for (std::int32_t c = 0; c < ahead; ++c, stage.next()) load_tokens(w, begin + c, c);
+        LATHE_ROLLED
+        for (std::int32_t i = 0; i < ahead; ++i, ++c, stage.next()) load_tokens(w, c, i);
       }
-      for (std::int32_t c = begin + (first ? ahead : 0); c < end; ++c, stage.next()) {
+      LATHE_ROLLED
+      for (; c < part.end; ++c, stage.next()) {
         barrier_wait(s.empty(stage.index), stage.parity ^ 1);
         load_weights(w, c, stage.index);
         load_tokens(w, c, stage.index);

@@ -10,12 +10,23 @@ namespace lathe::cuda {
 namespace {
 
 // Per SM at full load and per clock: weight bytes from memory, bytes from L2, and multiply-adds.
-constexpr double kMemoryBytes = 18, kL2Bytes = 30, kL2PairBytes = 33, kMostBytes = 36,
-                 kProducts = 1700;
+constexpr double kMemoryBytes = 18, kL2Bytes = 30, kProducts = 1700;
+// The same of pairs. most_bytes: of any SM. Wider products take less energy each, and the clock is
+// higher by that.
+struct PairRates {
+  double bytes, most_bytes;
+  double products[3];  // of 128, 192 and 256 columns
+  double sums;         // clocks in which sums are handed over, of those below
+};
+constexpr PairRates kCodePairs = {33, 36, {1700, 1700, 1700}, 1},
+                    kPairs = {42, 45, {1850, 1930, 2000}, 0.85};
 // Clocks per token that a tile spends outside its stages: storing it, which pairs overlap with the
 // next tile through TMA, writing its sums to memory and reading them, and exchanging partials,
 // which has a high start-up cost.
-constexpr double kStore = 50, kPairStore = 6, kKeep = 16, kExchange = 40, kFirstExchange = 1500;
+constexpr double kStore = 50, kPairStore = 6, kTallStore = 15, kKeep = 16, kExchange = 40,
+                 kFirstExchange = 1500;
+// Tall tiles multiply 128 columns at a time, and so read weights twice from shared memory.
+constexpr double kTallProducts = 0.95;
 // Clocks until the sums of another block can be read.
 constexpr double kArrive = 2500;
 
@@ -24,11 +35,16 @@ struct Tiles {
   bool pair;
   bool spread = false;
   bool quad = false;
+  bool tall = false;
 };
 
+const PairRates& rates_of(const MatmulShape& s) {
+  return s.x_bits == 16 && s.weight_bits == 16 ? kPairs : kCodePairs;
+}
+
 // Work tiles of pairs, or of two of them.
-std::int64_t pairs_of(const MatmulShape& s, int tokens) {
-  return ceil_div(ceil_div(s.rows, 128), 2) * ceil_div(s.m, tokens);
+std::int64_t pairs_of(const MatmulShape& s, int tokens, int rows = 128) {
+  return ceil_div(ceil_div(s.rows, rows), 2) * ceil_div(s.m, tokens);
 }
 std::int64_t quads_of(const MatmulShape& s) { return pairs_of(s, 256); }
 
@@ -39,6 +55,22 @@ bool splits_last(const MatmulShape& s, const Tiles& t) {
   return items > clusters && items % clusters > 0 && items % clusters * t.split <= clusters;
 }
 
+// Clocks of a chunk of a tile with `tokens` tokens, but for the time in which its weights come from
+// memory. busy: share of SMs that work.
+double chunk_cost(const MatmulShape& s, const Tiles& t, std::int64_t tokens, double busy) {
+  const double k = static_cast<double>(matmul_chunk(s.weight_bits));
+  const double weight_bytes = t.rows * k * s.weight_bits / 8 / (t.quad ? 2 : 1);
+  const double token_bytes = static_cast<double>(tokens) * k * s.x_bits / 8 / (t.pair ? 2 : 1);
+  const double products = (t.tall ? t.rows : 128) * k * static_cast<double>(tokens) * s.x_bits / 16;
+  if (!t.pair) return std::max((weight_bytes + token_bytes) / kL2Bytes, products / kProducts);
+  // Fewer blocks load faster, up to what an SM takes. Quads leave some SMs idle.
+  const PairRates& rates = rates_of(s);
+  const double bytes = std::min(rates.bytes / busy, rates.most_bytes);
+  const std::int64_t width = t.quad ? 4 : std::max<std::int64_t>(ceil_div(tokens, 64), 2);
+  const double rate = rates.products[width - 2] * (t.tall ? kTallProducts : 1);
+  return std::max((weight_bytes + token_bytes) / bytes, products / rate);
+}
+
 // Clocks for all work tiles.
 double cost(const MatmulShape& s, const Tiles& t) {
   const std::int64_t chunks = ceil_div(s.k, matmul_chunk(s.weight_bits));
@@ -47,31 +79,36 @@ double cost(const MatmulShape& s, const Tiles& t) {
   std::int64_t clusters = clusters_at_once(s.sms, t.split);
   std::int64_t item_chunks = ceil_div(chunks, t.split);
   if (t.pair) {
-    items = (t.quad ? quads_of(s) : pairs_of(s, t.tokens)) * (t.spread ? t.split : 1);
+    items = (t.quad ? quads_of(s) : pairs_of(s, t.tokens, t.rows)) * (t.spread ? t.split : 1);
     clusters = clusters_at_once(s.sms, t.quad ? 4 : 2);
     if (!t.spread) item_chunks = chunks;
   }
-  const double k = static_cast<double>(matmul_chunk(s.weight_bits));
-  const double weight_bytes = t.rows * k * s.weight_bits / 8 / (t.quad ? 2 : 1);
-  const double token_bytes = t.tokens * k * s.x_bits / 8 / (t.pair ? 2 : 1);
-  const double products = 128 * k * t.tokens * s.x_bits / 16;
-  // Fewer blocks load faster, up to what an SM takes. Tiles of few tokens are of all blocks.
-  const int blocks = t.quad ? 4 : 2;
-  const double busy = static_cast<double>(std::min(items, clusters) * blocks) / s.sms;
-  const double bytes = t.pair ? std::min(kL2PairBytes / busy, kMostBytes) : kL2Bytes;
-  const double chunk = std::max({token_tiles == 1 ? weight_bytes / kMemoryBytes : 0.,
-                                 (weight_bytes + token_bytes) / bytes, products / kProducts});
-  double extra = (t.pair ? kPairStore : kStore) * t.tokens;
+  const std::int64_t rounds = ceil_div(items, clusters);
+  const double busy = static_cast<double>(std::min(items, clusters) * (t.quad ? 4 : 2)) / s.sms;
+  const double keep = kKeep * (t.pair ? rates_of(s).sums : 1) * t.tokens;
+  double extra = (t.tall ? kTallStore : t.pair ? kPairStore : kStore) * t.tokens;
   if (t.split > 1 && !t.pair) extra += kFirstExchange + kExchange * t.tokens;
-  if (t.spread) extra += kArrive + kKeep * t.tokens * t.split;
-  if (t.tokens == 256 && !t.spread) extra += kKeep * t.tokens * (t.split - 1);
+  if (t.spread) extra += kArrive * rates_of(s).sums + keep * t.split;
+  if (t.tokens > 128 && !t.spread) extra += keep * (t.split - 1);
+  // Boxes of 64 tokens are dealt to tiles of bf16.
+  const bool deals = t.pair && !t.spread && t.tokens > 128 && s.x_bits == 16;
+  const std::int64_t tokens = deals ? 64 * ceil_div(ceil_div(s.m, 64), token_tiles) : t.tokens;
+  double chunk = chunk_cost(s, t, tokens, busy);
+  // Weights that are read once come from memory, in several rounds of pairs at its rate.
+  const double weights = static_cast<double>(matmul_chunk(s.weight_bits)) * s.weight_bits / 8;
+  if (token_tiles == 1 && (!t.pair || rounds == 1)) {
+    chunk = std::max(chunk, t.rows * weights / (t.quad ? 2 : 1) / kMemoryBytes);
+  }
   const double item = static_cast<double>(item_chunks) * chunk + extra;
   if (splits_last(s, t)) {
     const double last = static_cast<double>(ceil_div(chunks, t.split)) * chunk +
                         kPairStore * t.tokens + kArrive + kKeep * t.tokens * t.split;
     return static_cast<double>(items / clusters) * item + last;
   }
-  return static_cast<double>(ceil_div(items, clusters)) * item;
+  const double all = static_cast<double>(rounds) * item;
+  const double memory =
+      static_cast<double>(s.rows * chunks) * weights / (kMemoryBytes * s.sms) + extra;
+  return t.pair ? std::max(all, memory) : all;
 }
 
 // Each warpgroup's half of a gated tile must consist of whole interleaved groups of 16 rows.
@@ -170,7 +207,7 @@ double best_by_tokens(const MatmulShape& s, int split, MatmulTiling& best) {
                      (chunks * chunk + kOutside);
     if (least >= 0 && c >= least) continue;
     least = c;
-    best = {split, rows, 64, true, 2, false, false, false, true};
+    best = {.split = split, .tile_rows = rows, .tile_tokens = 64, .pair = true, .by_tokens = true};
   }
   return least;
 }
@@ -225,7 +262,13 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
       }
     }
     const bool wide = s.weight_bits == 16 || s.many;
-    if (wide && (few.split == 1 || s.keeps)) consider({few.split, 128, 256, true});
+    if (wide && (few.split == 1 || s.keeps)) {
+      if (s.weight_bits == 16) consider({few.split, 128, 192, true});
+      consider({few.split, 128, 256, true});
+    }
+    if (s.weight_bits == 16 && few.split == 1 && s.boxes) {
+      consider({.split = 1, .rows = 192, .tokens = 256, .pair = true, .tall = true});
+    }
   }
   if (s.many && s.m > 64) {
     MatmulTiling by_tokens;
@@ -237,8 +280,8 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
   if (codes && best.tokens == 64 && best.rows <= 64 && best.split <= kNarrowSplit) {
     return {best.split, best.rows, 64, false, 1};
   }
-  return {best.split, best.rows,   best.tokens,          best.pair,
-          2,          best.spread, splits_last(s, best), best.quad};
+  return {best.split,           best.rows, best.tokens, best.pair, 2, best.spread,
+          splits_last(s, best), best.quad, false,       best.tall};
 }
 
 int choose_group_rows(const MatmulShape& s, std::int64_t tiles, int tokens, std::int64_t dense,

@@ -19,6 +19,7 @@ struct MatmulShape {
   bool gated = false;    // tiles interleave rows of two weights
   bool keeps = false;    // there is memory for sums of tiles (MatmulCall::kept)
   bool spreads = false;  // and for counts (MatmulCall::arrivals), and the format has such tiles
+  bool boxes = false;    // all outputs are bf16 in rows of whole 16-byte words
   // Packed: fewest tokens for which a block of four warpgroups is faster than the kernel of few
   // tokens.
   int least_wide = 9;
@@ -27,8 +28,10 @@ struct MatmulShape {
 struct MatmulTiling {
   int split = 1;        // parts of K: 1, 2, 4 or 8; depends on (rows, k, weight_bits, sms) alone
   int tile_rows = 128;  // weight rows per tile; in pairs of 64 tokens 32, 64, 128, 192 or 256
-  int tile_tokens = 8;  // 8, 16, 32, 64, 128 or 256; if spread 128, and 192 (bf16) or 256 (e4m3)
-  bool pair = false;    // clusters of two tiles; false: of the parts of K
+  // 8, 16, 32, 64, 128 or 256, and in pairs of bf16 192; if spread 128, and 192 (bf16) or 256
+  // (e4m3)
+  int tile_tokens = 8;
+  bool pair = false;  // clusters of two tiles; false: of the parts of K
   // Warpgroups of a block that multiply, up to 64 rows each. 4 and 1 are MatmulCluster::wide and
   // narrow: packed weights by few tokens, and narrow also codes of both by 33 to 64 tokens.
   int warpgroups = 2;
@@ -38,6 +41,7 @@ struct MatmulTiling {
   bool splits_last = false;
   bool quad = false;       // of pairs of 128 tokens: two of them, MatmulCluster::quad
   bool by_tokens = false;  // of pairs of 64 tokens: MatmulCluster::tokens, with up to 128 rows
+  bool tall = false;       // pairs of 192 rows by 256 tokens, MatmulCluster::tall; K has one part
 };
 
 /// Whether stages have two chunks.

@@ -64,14 +64,30 @@ __device__ void list_groups(const MatmulParams& p, const Shared& s, int lane) {
   }
 }
 
+/// Tokens of tile `tile` if `tokens` are dealt to tiles in boxes: `each`, and one more to the first
+/// `more` tiles, so that no cluster waits for larger ones.
+template <class T>
+struct TokenBoxes {
+  std::int32_t begin, end;
+  __device__ TokenBoxes(std::int32_t tokens, std::int32_t tile, std::int32_t each,
+                        std::int32_t more) {
+    begin = (each * tile + (tile < more ? tile : more)) * T::kBoxTokens;
+    end = begin + (each + (tile < more ? 1 : 0)) * T::kBoxTokens;
+    if (end > tokens) end = tokens;
+  }
+};
+
 /// A launch's work tiles as a block processes them: its cluster's number plus multiples of the
 /// number of clusters.
 template <class T>
 struct MatmulWorkList {
+  // The launch's parameters have the number of work tiles.
+  static constexpr bool kKnown = !T::kGrouped && !T::kSplitsLast;
+
   const MatmulParams& p;
   const MatmulShared<T>& s;
   std::int32_t rank, cluster_blocks, item;
-  std::int32_t items = 0;  // set by start()
+  std::int32_t items = 0;  // set by start(), if not kKnown
   std::int32_t found = 0;  // the group of the last work tile of one
 
   __device__ MatmulWorkList(const MatmulParams& params, const MatmulShared<T>& shared)
@@ -91,8 +107,8 @@ struct MatmulWorkList {
   }
   /// Precondition: groups have been listed.
   __device__ void start() {
+    if constexpr (kKnown) return;
     items = columns() * (T::kGrouped ? tiles_before(p.groups) : p.token_tiles);
-    if constexpr (T::kSpread) items *= p.split;
     if constexpr (T::kSplitsLast) items = p.whole + (items - p.whole) * p.split;
     if constexpr (T::kDense) items += p.dense.items;
   }
@@ -101,7 +117,7 @@ struct MatmulWorkList {
   }
   /// Tiles of weight rows, or pairs of them.
   __device__ std::int32_t columns() const { return T::kRowPair ? (p.tiles + 1) / 2 : p.tiles; }
-  __device__ bool more() const { return item < items; }
+  __device__ bool more() const { return item < (kKnown ? p.whole : items); }
   __device__ void next() { item += static_cast<std::int32_t>(gridDim.x) / cluster_blocks; }
   /// Whether the item is a part of K of a work tile.
   __device__ bool is_part() const { return T::kSpread || (T::kSplitsLast && item >= p.whole); }
@@ -124,17 +140,24 @@ struct MatmulWorkList {
         p.token_tiles - first < kMatmulRaster ? p.token_tiles - first : kMatmulRaster;
     const std::int32_t in_group = tiles - first * columns();
     const std::int32_t column = in_group / width;
-    const std::int32_t token_tile = first + in_group - column * width;
+    std::int32_t in_column = in_group - column * width;
+    // Some tiles of tokens have less to do. They are others of each column's, or the same clusters
+    // would get them in all columns.
+    if constexpr (T::kTails) in_column = (in_column + column) % width;
+    const std::int32_t token_tile = first + in_column;
     // A pair's second tile may be past the last weight's rows or the tokens; then it does nothing.
     const std::int32_t tile = T::kRowPair ? 2 * column + row_rank() : column;
     std::int32_t weight = 0;
     while (weight + 1 < p.weight_count && tile >= p.weights[weight + 1].first_tile) ++weight;
-    return {weight,
-            (tile - p.weights[weight].first_tile) * p.tile_rows,
-            (T::kTokenPair ? 2 * token_tile + token_rank() : token_tile) * T::kTokens,
-            p.m,
-            0,
-            part};
+    const std::int32_t row = (tile - p.weights[weight].first_tile) * p.tile_rows;
+    if constexpr (T::kDeals) {
+      // Clusters that read the same weights take as long, so that one does not run ahead by more
+      // than L2 holds.
+      const TokenBoxes<T> boxes(p.m, token_tile, p.boxes_each, p.boxes_more);
+      return {weight, row, boxes.begin, boxes.end, 0, part};
+    }
+    return {weight, row, (T::kTokenPair ? 2 * token_tile + token_rank() : token_tile) * T::kTokens,
+            p.m,    0,   part};
   }
   /// A pair's producer stores work tile `n` before it loads its first stage. Consumers read it once
   /// they have that stage: finding it takes a search, divisions and loads of offsets.
@@ -155,6 +178,17 @@ struct MatmulWorkList {
   __device__ static int boxes(const MatmulWork& w) {
     const std::int32_t left = (w.end - w.token + T::kBoxTokens - 1) / T::kBoxTokens;
     return T::kTails && left < T::kBoxes ? left : T::kBoxes;
+  }
+  /// Tokens of a work tile that are loaded: boxes past the last token are not. TMA fills rows
+  /// beyond a tensor's end more slowly than it loads others, and the block's next copies wait.
+  /// Products with what is in shared memory instead are not stored.
+  __device__ std::int32_t loaded_tokens(const MatmulWork& w) const {
+    const std::int32_t left = w.end - w.token;
+    if (left >= T::kTokens) return T::kTokens;
+    if (left <= 0) return 0;
+    const std::int32_t whole = left / T::kBoxTokens * T::kBoxTokens;
+    if (whole == left) return whole;
+    return whole + (p.tail_tokens > 0 ? p.tail_tokens : T::kBoxTokens);
   }
   /// Whether a work tile is of the dense GEMM next to the groups.
   __device__ static bool is_dense(const MatmulWork& w) { return T::kDense && w.weight != 0; }
@@ -206,11 +240,9 @@ struct MatmulWorkList {
     const std::int32_t begin = p.offsets == nullptr ? 0 : first_token(p, group);
     const std::int32_t end = p.offsets == nullptr ? p.m : first_token(p, group + 1);
     if constexpr (T::kDeals) {
-      // Tiles get the same number of boxes or one less, so that no cluster waits for larger tiles.
-      const std::int32_t boxes = (end - begin + T::kBoxTokens - 1) / T::kBoxTokens;
-      const std::int32_t from = begin + boxes * tile_of_group / width * T::kBoxTokens;
-      const std::int32_t to = begin + boxes * (tile_of_group + 1) / width * T::kBoxTokens;
-      return {0, row, from, to < end ? to : end, group};
+      const std::int32_t all = (end - begin + T::kBoxTokens - 1) / T::kBoxTokens;
+      const TokenBoxes<T> boxes(end - begin, tile_of_group, all / width, all % width);
+      return {0, row, begin + boxes.begin, begin + boxes.end, group};
     }
     return {0, row, begin + tile_of_group * T::kTokens, end, group};
   }

@@ -30,7 +30,7 @@ TEST_F(MatmulEmulated, EveryTileAndSplit) {
   for (const int split : {1, 2, 4}) {
     Problem p(random, between(200, 300), 4 * between(25, 100), 8 * between(40, 60));
     p.out_stride = between(201, 202) * 2;
-    check(p, {split, 128, 256, true}, 2);
+    for (const int tokens : {192, 256}) check(p, {split, 128, tokens, true}, 2);
     check(p, {split, 128, 128, true, 2, false, false, true}, 20);
   }
   for (const int split : {2, 4}) {
@@ -52,6 +52,7 @@ TEST_F(MatmulEmulated, EveryTileOfASplitHasTheSameBits) {
     emulate_matmul({&call, 1}, {split, 128, 64, false}, 4);
     const std::vector<float> want = placed.read();
     for (const MatmulTiling& tiling : {MatmulTiling{split, 128, 128, true},
+                                       {split, 128, 192, true},
                                        {split, 128, 256, true},
                                        {split, 128, 128, true, 2, true},
                                        {split, 128, 128, true, 2, true, false, true},
@@ -89,6 +90,24 @@ TEST_F(MatmulEmulated, Epilogues) {
     check(p, tiling, 4);
     p.bias = random_f32(random, p.n);
     check(p, tiling, 4);
+  }
+}
+
+// Tiles of 192 rows store bf16 in boxes, or words where boxes would reach past the rows or tokens.
+TEST_F(MatmulEmulated, TilesOfThreeWarpgroups) {
+  for (const std::int64_t m : {between(1, 64), between(65, 256), between(257, 530)}) {
+    Problem p(random, m, 8 * between(13, 100), 8 * between(8, 50));
+    p.out_stride = p.n + 8 * between(0, 1);
+    p.out_bf16 = true;
+    const MatmulTiling tall{.tile_rows = 192, .tile_tokens = 256, .pair = true, .tall = true};
+    check(p, tall, 4);
+    p.bias = random_f32(random, p.n);
+    check(p, tall, 4);
+    Host host;
+    matmul_test::check_gated(random, host, DType::bf16, false, m, 8 * between(9, 90),
+                             16 * between(20, 40), [&](const MatmulCall& call) {
+                               emulate_matmul({&call, 1}, tall, 4);
+                             });
   }
 }
 

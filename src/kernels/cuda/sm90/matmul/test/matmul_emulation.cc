@@ -33,6 +33,7 @@ void emulate_tile(const MatmulLaunch& l) {
   using T = MatmulTile<Format, kTokens, kCluster, kGroups>;
   MatmulMaps maps{};
   maps.x = map_of(l.x);
+  if (l.params.tail_tokens > 0) maps.x_tail = map_of(l.x_tail);
   for (int i = 0; i < l.params.weight_count; ++i) {
     maps.weights[i] = map_of(l.weights[i]);
     maps.out[i] = map_of(l.out[i]);
@@ -96,6 +97,7 @@ void emulate_format(const MatmulLaunch& l) {
         if (l.instance.tokens == 192) return emulate_tile<Format, 192, kSpread>(l);
         return emulate_tile<Format, 128, kSpread>(l);
       }
+      if (l.instance.tall) return emulate_tile<Format, 256, MatmulCluster::tall>(l);
       if (l.instance.tokens == 256) return emulate_tile<Format, 256, kPair>(l);
     }
     if constexpr (std::is_same_v<Format, MatmulE4m3>) {

@@ -368,6 +368,11 @@ class Bench {
       tilings.push_back({chosen.split, rows, 128, true});
       if (wide) tilings.push_back({chosen.split, rows, 256, true});
     }
+    if (wide) tilings.push_back({chosen.split, 128, 192, true});
+    if (wide && m > 128) tilings.push_back({chosen.split, 128, 128, true, 2, false, false, true});
+    if (wide && chosen.split == 1) {
+      tilings.push_back({.tile_rows = 192, .tile_tokens = 256, .pair = true, .tall = true});
+    }
     return tilings;
   }
 

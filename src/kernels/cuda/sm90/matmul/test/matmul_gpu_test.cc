@@ -270,13 +270,33 @@ TEST_F(MatmulGpu, RowsIgnoreTheBatch) {
       const bool pair = between(0, 1) == 0;
       const bool spread = pair && spreads(call, split) && between(0, 1) == 0;
       const int tokens = spread ? 64 * between(2, 3)
-                         : pair ? 128 << between(0, 1)
+                         : pair ? 64 * between(2, 4)
                                 : 8 << between(0, 4);
       must(matmul_with_tiling({&call, 1},
                               {split, pair ? 128 : 16 * between(3, 8), tokens, pair, 2, spread},
                               132, stream()));
       compare(300);
     }
+  }
+}
+
+// Nor does a tile of three warpgroups change them. Rows and tokens end inside tiles and boxes.
+TEST_F(MatmulGpu, TallTilesHaveTheBitsOfOthers) {
+  for (const std::int64_t m : {between(1, 64), between(65, 256), between(257, 1000)}) {
+    Problem p(random, m, 8 * between(50, 2000), 8 * between(20, 400));
+    p.out_bf16 = true;
+    p.out_stride = p.n + 8 * between(0, 1);
+    if (between(0, 1) == 0) p.bias = random_f32(random, p.n);
+    Device memory{*this, {}};
+    const Placed device(p, memory);
+    const MatmulCall call = device.call(m);
+    must(matmul_with_tiling({&call, 1}, {1, 128, 128, true}, 132, stream()));
+    const std::vector<float> want = device.read();
+    const MatmulTiling tall{.tile_rows = 192, .tile_tokens = 256, .pair = true, .tall = true};
+    must(matmul_with_tiling({&call, 1}, tall, 132, stream()));
+    const std::vector<float> got = device.read();
+    ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+        << "seed " << seed << ", m " << m << ", n " << p.n << ", k " << p.k;
   }
 }
 

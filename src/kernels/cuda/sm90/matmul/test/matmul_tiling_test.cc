@@ -30,6 +30,7 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
     s.gated = between(0, 1) == 0;
     s.keeps = between(0, 1) == 0;
     s.spreads = s.keeps && (s.weight_bits == 16 || s.many) && between(0, 1) == 0;
+    s.boxes = between(0, 1) == 0;
     s.m = 1;
     const int split = choose_tiling(s).split;
     for (int j = 0; j < 20; ++j) {
@@ -78,6 +79,11 @@ TEST(MatmulTiling, SplitsKAlikeForAnyNumberOfTokens) {
       }
       if (tiling.pair && tiling.tile_tokens == 64) {
         ASSERT_TRUE(s.many && s.m > 32 && s.m <= 64 && split == 1 && tiling.tile_rows <= 256);
+        continue;
+      }
+      if (tiling.tall) {
+        ASSERT_TRUE(s.boxes && s.weight_bits == 16 && split == 1 && s.m > 64);
+        ASSERT_TRUE(tiling.pair && tiling.tile_rows == 192 && tiling.tile_tokens == 256);
         continue;
       }
       ASSERT_LE(tiling.tile_rows, 128);
