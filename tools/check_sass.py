@@ -12,7 +12,8 @@ shared     exact bytes of static shared memory
 needs      instructions that must occur (HGMMA,QGMMA), or -
 
 Kernels may not use local memory: no stack, no LDL or STL. Nor may each wgmma be waited for before the next: ptxas makes products
-serial where it cannot follow their accumulators, and warns with C7510 at most. A kernel without a line is a fault, and so is a line without a kernel.
+serial where it cannot follow their accumulators, and warns with C7510 at most. Nor may a loop wait for all products before a wait
+that would let some run on: ptxas adds such waits, too. A kernel without a line is a fault, and so is a line without a kernel.
 Prints each fault and exits with 1, or with 77 (skipped) if there is no cuobjdump. Looks for it in $CUOBJDUMP, on PATH, next to
 nvcc and among the Python packages (nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm).
 """
@@ -70,13 +71,14 @@ def short_name(signature):
 
 
 def read_object(cuobjdump, path):
-    """{mangled name: {registers, stack, shared, instructions, products, waits}} of an object's kernels."""
+    """{mangled name: {registers, stack, shared, instructions, products, waits, stalls}} of an object's kernels."""
     kernels = {}
     usage = run(cuobjdump, "-res-usage", path)
     for name, registers, stack, shared in re.findall(
             r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage):
         kernels[name] = {"registers": int(registers), "stack": int(stack),
-                         "shared": max(0, int(shared) - RESERVED_SHARED), "instructions": set(), "products": 0, "waits": 0}
+                         "shared": max(0, int(shared) - RESERVED_SHARED), "instructions": set(), "products": 0, "waits": 0,
+                         "code": []}
     current = None
     for line in run(cuobjdump, "-sass", path).splitlines():
         if match := re.search(r"Function : (\S+)", line):
@@ -86,7 +88,41 @@ def read_object(cuobjdump, path):
             current["instructions"].add(instruction.split(".")[0])
             current["products"] += instruction.startswith(("HGMMA", "QGMMA"))
             current["waits"] += instruction.startswith("WARPGROUP.DEPBAR")
+            if instruction.startswith(("HGMMA", "QGMMA", "WARPGROUP.DEPBAR", "BRA")):
+                current["code"].append((int(line.split("/*")[1].split("*/")[0], 16), line.split("*/")[1]))
+    for kernel in kernels.values():
+        kernel["stalls"] = sum(stalls(loop) for loop in innermost_loops(kernel.pop("code")))
     return kernels
+
+
+def innermost_loops(code):
+    """Yields the instructions of each loop without another: code is [(address, text)] of branches, products and waits."""
+    loops = []
+    for address, text in code:
+        match = re.search(r"\bBRA (?:\S+, )?0x([0-9a-f]+)", text)
+        if match and int(match.group(1), 16) <= address:
+            loops.append((int(match.group(1), 16), address))
+    for begin, end in loops:
+        if not any(begin <= other[0] and other[1] <= end and other != (begin, end) for other in loops):
+            yield [text for address, text in code if begin <= address <= end]
+
+
+def stalls(loop):
+    """Waits for up to n groups of products at which no more than n can be unfinished, after a wait for all in the same loop."""
+    waits = [re.search(r"DEPBAR.LE gsb0, 0x([0-9a-f]+)", text) for text in loop]
+    alls = [i for i, wait in enumerate(waits) if wait and int(wait.group(1), 16) == 0]
+    if not alls:
+        return 0
+    count = groups = 0
+    for i in range(alls[0], alls[0] + len(loop)):
+        wait = waits[i % len(loop)]
+        if wait and int(wait.group(1), 16) == 0:
+            groups = 0
+        elif wait:
+            count += groups <= int(wait.group(1), 16)
+        elif re.search(r"GMMA.*\bgsb0", loop[i % len(loop)]):
+            groups += 1
+    return count
 
 
 def read_tables(folder):
@@ -113,6 +149,8 @@ def faults_of(name, found, row):
         yield f"uses {found['shared']} bytes of shared memory, declared {row['shared']}"
     if found["products"] >= SERIAL_PRODUCTS and found["waits"] >= found["products"]:
         yield f"waits {found['waits']} times for {found['products']} wgmmas, so they run one after another"
+    if found["stalls"]:
+        yield "has a loop that waits for all wgmmas, and then for all but some"
     if missing := sorted(row["needs"] - found["instructions"]):
         yield f"has no {', '.join(missing)}, which the table requires"
 
