@@ -90,6 +90,7 @@ void ScriptedServer::serve() {
   RuntimeOptions o;
   o.threads = 1;
   o.draft = options_.draft;
+  o.engine.prefix_cache = options_.prefix_cache;
   o.engine.priorities = options_.server.fields.priorities;
   o.plan_request.context_length = options_.context;
   o.plan_request.max_running_requests = options_.max_running_requests;

@@ -30,6 +30,7 @@ struct ScriptedOptions {
   std::int64_t chunked_prefill_size = 8192;
   std::int32_t context = 16384;
   std::string draft = "none";
+  bool prefix_cache = true;
   std::string template_prefix;  // precedes the chat template: "{# </think> <tool_call> #}"
   bool special_marks = true;    // marks of reasoning and of calls are special tokens
   /// As Script's; empty: byte b is followed by word b mod 64, a word by the next one.

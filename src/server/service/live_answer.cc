@@ -214,18 +214,17 @@ void LiveAnswer::name_calls(std::size_t i) {
   part.pending.calls.clear();
 }
 
-// Whether a stream's event that echoes the choice's prompt must wait for the prompt's
-// log-probabilities. Another choice, even of the same prompt, may have tokens before.
-bool LiveAnswer::awaits_echo(std::size_t i) const {
-  return request_.api.stream && request_.api.echo && request_.score_from &&
-         !parts_[scorer_of(i)].scored;
+// Whether a stream's events of the choice must wait for the prompt's log-probabilities, which the
+// first one has. Another choice, even of the same prompt, may have tokens before.
+bool LiveAnswer::awaits_scores(std::size_t i) const {
+  return request_.api.stream && request_.score_from && !parts_[scorer_of(i)].scored;
 }
 
 // A prompt's first choice has its first token or ends: choices of the prompt that have ended before
 // are told.
 void LiveAnswer::take_scores(std::size_t i) {
   if (i != scorer_of(i)) return;
-  const bool waited = awaits_echo(i);
+  const bool waited = awaits_scores(i);
   parts_[i].scored = true;
   if (!waited) return;
   for (std::size_t k = i + 1; k < i + static_cast<std::size_t>(request_.api.n); ++k) {
@@ -237,7 +236,7 @@ void LiveAnswer::take_scores(std::size_t i) {
 
 void LiveAnswer::open_up_to(std::size_t i) {
   for (std::size_t j = 0; j <= i; ++j) {
-    if (parts_[j].opened || awaits_echo(j)) continue;
+    if (parts_[j].opened || awaits_scores(j)) continue;
     parts_[j].opened = true;
     format_->open(choices_[j], out_);
   }
@@ -267,7 +266,7 @@ void LiveAnswer::emit(std::size_t i) {
     told();
     return;
   }
-  if (awaits_echo(i)) return;
+  if (awaits_scores(i)) return;
   if (!ended && part.any_part &&
       (part.tokens_since < options_.stream_interval || reply_->unsent() > kMergeBytes)) {
     // Formats that repeat everything need no pending parts; the others' next event has them.
@@ -304,7 +303,7 @@ void LiveAnswer::end_choice(std::size_t i, ChoiceEnd end) {
   --open_;
   metrics_.answer_lengths.add(static_cast<double>(choice.completion_tokens));
   take_scores(i);
-  if (awaits_echo(i)) return;
+  if (awaits_scores(i)) return;
   emit(i);
   if (request_.api.stream) format_->end(choice, out_);
 }

@@ -102,7 +102,7 @@ class LiveAnswer {
     const auto n = static_cast<std::size_t>(request_.api.n);
     return i / n * n;
   }
-  bool awaits_echo(std::size_t i) const;
+  bool awaits_scores(std::size_t i) const;
   void take_scores(std::size_t i);
   void end_choice(std::size_t i, ChoiceEnd end);
   double since_received(Clock::time_point now) const {
