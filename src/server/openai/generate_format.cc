@@ -2,6 +2,8 @@
 // requested.
 #include <fmt/format.h>
 
+#include <unordered_set>
+
 #include "server/openai/answer_json.h"
 
 namespace lathe {
@@ -17,20 +19,9 @@ class GenerateFormat : public AnswerFormat {
   void open(Choice&, std::string&) override {}
 
   void part(Choice& choice, const ChoicePart& part, std::string& out) override {
-    if (request_->incremental) {
-      event(choice, part.text, part.tokens, out);
-    } else {
-      event(choice, choice.text, choice.tokens, out);
-    }
+    event(choice, part.text, part.tokens, out);
   }
-
-  void end(Choice& choice, std::string& out) override {
-    if (request_->incremental) {
-      event(choice, "", {}, out);
-    } else {
-      event(choice, choice.text, choice.tokens, out);
-    }
-  }
+  void end(Choice& choice, std::string& out) override { event(choice, "", {}, out); }
 
   void close(std::span<const Choice>, const RequestTimes&, std::string&) override {}
   void fail(const ApiError& error, std::string& out) override {
@@ -46,7 +37,7 @@ class GenerateFormat : public AnswerFormat {
     if (list) json.begin_array();
     for (Choice& c : choices) {
       json.begin_object();
-      write_members(json, c, c.text, c.tokens);
+      write_members(json, c, whole_of(c));
       json.end_object();
     }
     if (list) json.end_array();
@@ -54,21 +45,39 @@ class GenerateFormat : public AnswerFormat {
   }
 
  private:
+  // What an event says of a choice.
+  struct Said {
+    std::string_view text;
+    std::span<const SampledToken> tokens;
+    std::span<const SampledToken> prompt;  // the requested log-probabilities of its tokens
+  };
+
+  Said whole_of(const Choice& choice) const {
+    return {choice.text, choice.tokens, head_->prompts[choice.prompt].logprobs};
+  }
+
+  // Of `text` and `tokens`, the new parts, and the prompt's log-probabilities in the choice's first
+  // event alone, if parts are requested.
   void event(const Choice& choice, std::string_view text, std::span<const SampledToken> tokens,
              std::string& out) {
+    Said said = whole_of(choice);
+    if (request_->incremental) {
+      if (!begun_.insert(choice.index).second) said.prompt = {};
+      said.text = text;
+      said.tokens = tokens;
+    }
     out += "data: ";
     JsonWriter json(out);
     json.begin_object();
-    write_members(json, choice, text, tokens);
+    write_members(json, choice, said);
     if (request_->batch || request_->n > 1) json.key("index").number(std::int64_t{choice.index});
     json.end_object();
     out += "\n\n";
   }
 
-  void write_members(JsonWriter& json, const Choice& choice, std::string_view text,
-                     std::span<const SampledToken> tokens) {
-    json.key("text").string(text).key("output_ids");
-    write_token_ids(json, tokens);
+  void write_members(JsonWriter& json, const Choice& choice, const Said& said) {
+    json.key("text").string(said.text).key("output_ids");
+    write_token_ids(json, said.tokens);
     json.key("meta_info").begin_object();
     json.key("id").string(id_of(choice)).key("finish_reason");
     write_reason(json, choice);
@@ -79,7 +88,12 @@ class GenerateFormat : public AnswerFormat {
     json.key("e2e_latency").number(ended_);
     json.key("weight_version").string("default");
     json.key("num_retractions").number(choice.preemptions);
-    if (request_->logprobs) write_logprobs(json, head_->prompts[choice.prompt].logprobs, tokens);
+    if (request_->logprobs) {
+      write_lists(json, "input", said.prompt);
+      write_lists(json, "output", said.tokens);
+      // SGLang's length counts all tokens so far, in events with parts, too.
+      json.key("output_token_logprobs_length").number(choice.completion_tokens);
+    }
     json.end_object();
   }
 
@@ -155,16 +169,10 @@ class GenerateFormat : public AnswerFormat {
     }
   }
 
-  void write_logprobs(JsonWriter& json, std::span<const SampledToken> prompt,
-                      std::span<const SampledToken> tokens) const {
-    write_lists(json, "input", prompt);
-    write_lists(json, "output", tokens);
-    json.key("output_token_logprobs_length").number(std::ssize(tokens));
-  }
-
   const ApiRequest* request_;
   const AnswerHead* head_;
   double ended_ = 0;
+  std::unordered_set<std::int32_t> begun_;  // indices of choices that have had an event
 };
 
 }  // namespace

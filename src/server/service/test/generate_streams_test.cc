@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <set>
 
 #include "server/scripted/scripted_server.h"
 #include "server/scripted/test/http_client_test_util.h"
@@ -12,9 +11,11 @@ namespace {
 
 using PlainJson = nlohmann::json;
 
-// Lists of log-probabilities of a prompt in meta_info.
+// Lists of log-probabilities of a prompt and of an answer in meta_info.
 constexpr const char* kOfPrompt[] = {"input_token_logprobs", "input_top_logprobs",
                                      "input_token_ids_logprobs"};
+constexpr const char* kOfAnswer[] = {"output_token_logprobs", "output_top_logprobs",
+                                     "output_token_ids_logprobs"};
 
 PlainJson scored(const PlainJson& text, int n, int tokens) {
   return {{"text", text},
@@ -34,6 +35,53 @@ std::vector<PlainJson> stream(ScriptedServer& s, PlainJson body, bool incrementa
 }
 
 std::int64_t index_of(const PlainJson& event) { return event.value("index", 0); }
+
+// The parts of an incremental stream, joined, are the whole answer, so a prompt's log-probabilities
+// are sent once for each choice.
+TEST(GenerateStreams, IncrementalEventsRepeatNothing) {
+  for (const std::int64_t chunk : {4, 10, 8192}) {
+    ScriptedOptions options;
+    options.chunked_prefill_size = chunk;
+    ScriptedServer s(options);
+    for (const int n : {1, 3}) {
+      for (const int tokens : {0, 4}) {
+        for (const PlainJson& text : {PlainJson("abcdef"), PlainJson({"abcdef", "ghijkl"})}) {
+          SCOPED_TRACE(::testing::Message() << chunk << ", n " << n << ", " << tokens << text);
+          const PlainJson body = scored(text, n, tokens);
+          const PlainJson answer = ask(s.port(), "POST", "/generate", body.dump()).json();
+          const PlainJson whole = answer.is_array() ? answer : PlainJson::array({answer});
+          std::map<std::int64_t, PlainJson> joined;
+          std::map<std::int64_t, std::string> texts;
+          for (const PlainJson& e : stream(s, body, true)) {
+            PlainJson& lists = joined[index_of(e)];
+            const bool first = lists.is_null();
+            texts[index_of(e)] += e["text"];
+            const PlainJson& info = e["meta_info"];
+            for (const char* list : kOfPrompt) {
+              EXPECT_EQ(info[list].empty(), !first) << list;
+              for (const PlainJson& entry : info[list]) lists[list].push_back(entry);
+            }
+            for (const char* list : kOfAnswer) {
+              for (const PlainJson& entry : info[list]) lists[list].push_back(entry);
+            }
+          }
+          ASSERT_EQ(joined.size(), whole.size());
+          for (const auto& [index, lists] : joined) {
+            const PlainJson& want = whole[static_cast<std::size_t>(index)];
+            EXPECT_EQ(texts[index], want["text"]);
+            EXPECT_EQ(want["meta_info"]["input_token_logprobs"].size(), 5u);
+            for (const char* list : kOfPrompt) {
+              EXPECT_EQ(lists[list], want["meta_info"][list]) << list;
+            }
+            for (const char* list : kOfAnswer) {
+              EXPECT_EQ(lists.value(list, PlainJson::array()), want["meta_info"][list]) << list;
+            }
+          }
+        }
+      }
+    }
+  }
+}
 
 // Events that repeat everything have all of the prompt's log-probabilities, whichever choice of the
 // prompt has a token first.
@@ -67,15 +115,37 @@ TEST(GenerateStreams, EventsWaitForThePromptsScores) {
   options.max_total_tokens = options.chunked_prefill_size = 200000;
   ScriptedServer s(options);
   const std::string text(55000, 'a');
-  PlainJson body = scored(text, 2, 1);
-  body["logprob_start_len"] = 3000;
-  for (const char* more : {"top_logprobs_num", "token_ids_logprob"}) body.erase(more);
-  std::set<std::int64_t> choices;
-  for (const PlainJson& e : stream(s, body, false)) {
-    EXPECT_EQ(e["meta_info"]["input_token_logprobs"].size(), 52000u);
-    choices.insert(index_of(e));
+  for (const bool incremental : {false, true}) {
+    PlainJson body = scored(text, 2, 1);
+    body["logprob_start_len"] = 3000;
+    for (const char* more : {"top_logprobs_num", "token_ids_logprob"}) body.erase(more);
+    std::map<std::int64_t, std::size_t> scores;
+    for (const PlainJson& e : stream(s, body, incremental)) {
+      const std::size_t size = e["meta_info"]["input_token_logprobs"].size();
+      EXPECT_TRUE(incremental || size == 52000) << size;
+      scores[index_of(e)] += size;
+    }
+    EXPECT_EQ(scores.size(), 2u);
+    for (const auto& [index, size] : scores) EXPECT_TRUE(!incremental || size == 52000) << size;
   }
-  EXPECT_EQ(choices.size(), 2u);
+}
+
+// As in SGLang, the length counts all tokens so far, in events with parts, too.
+TEST(GenerateStreams, TheLengthCountsAllTokens) {
+  ScriptedOptions options;
+  options.server.stream_interval = 3;
+  ScriptedServer s(options);
+  for (const bool incremental : {false, true}) {
+    std::size_t before = 0;
+    for (const PlainJson& e : stream(s, scored("ab", 1, 11), incremental)) {
+      const PlainJson& info = e["meta_info"];
+      if (!incremental) before = 0;
+      before += info["output_token_logprobs"].size();
+      EXPECT_EQ(info["output_token_logprobs_length"], before);
+      EXPECT_EQ(info["completion_tokens"], before);
+    }
+    EXPECT_EQ(before, 11u);
+  }
 }
 
 }  // namespace
