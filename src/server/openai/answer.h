@@ -50,6 +50,7 @@ struct Choice {
   std::int64_t reasoning_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t preemptions = 0;
+  double seconds = 0;  // since the request's arrival, at its latest token or at its end
 };
 
 /// What one step adds to a choice.

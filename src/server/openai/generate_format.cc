@@ -29,8 +29,7 @@ class GenerateFormat : public AnswerFormat {
   }
   std::string_view last() const override { return kDone; }
 
-  std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
-    ended_ = times.ended;
+  std::string whole(std::span<Choice> choices, const RequestTimes&) override {
     std::string out;
     JsonWriter json(out);
     const bool list = request_->batch || choices.size() > 1;
@@ -85,7 +84,7 @@ class GenerateFormat : public AnswerFormat {
     json.key("completion_tokens").number(choice.completion_tokens);
     json.key("cached_tokens").number(choice.cached_tokens);
     json.key("reasoning_tokens").number(choice.reasoning_tokens);
-    json.key("e2e_latency").number(ended_);
+    json.key("e2e_latency").number(choice.seconds);
     json.key("weight_version").string("default");
     json.key("num_retractions").number(choice.preemptions);
     if (request_->logprobs) {
@@ -171,7 +170,6 @@ class GenerateFormat : public AnswerFormat {
 
   const ApiRequest* request_;
   const AnswerHead* head_;
-  double ended_ = 0;
   std::unordered_set<std::int32_t> begun_;  // indices of choices that have had an event
 };
 

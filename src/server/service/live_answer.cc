@@ -92,6 +92,7 @@ std::vector<Submission> LiveAnswer::submissions() const {
 bool LiveAnswer::take(const TicketEvent& event, Clock::time_point now, double step_seconds) {
   const std::size_t i = event.ticket.value - first_.value;
   if (ended_ || choices_[i].end) return false;
+  choices_[i].seconds = since_received(now);
   if (event.started) {
     choices_[i].cached_tokens = event.started->cached_tokens;
     // Count a prompt's first choice alone: the others always find the prompt in the cache.

@@ -17,6 +17,7 @@ struct Scene {
     choice.completion_tokens = 3;
   }
   std::unique_ptr<AnswerFormat> format() {
+    if (request.route == ApiRoute::generate) return make_generate_format(request, head);
     return request.route == ApiRoute::completions ? make_completion_format(request, head)
                                                   : make_chat_format(request, head);
   }
@@ -137,6 +138,34 @@ TEST(OpenAiFormat, UsageIsNullBeforeTheLastEvent) {
       }
     }
   }
+}
+
+// Each choice has its own time: a batch's choices end one after the other.
+TEST(GenerateFormat, LatencyIsTheChoicesOwn) {
+  Scene s;
+  s.request.route = ApiRoute::generate;
+  s.request.n = 2;
+  const auto latency = [](const PlainJson& json) {
+    return json["meta_info"]["e2e_latency"].get<double>();
+  };
+  for (const bool incremental : {false, true}) {
+    s.request.incremental = incremental;
+    const auto format = s.format();
+    std::vector<std::string> events(2);
+    s.choice.end = std::nullopt;
+    s.choice.seconds = 0.25;
+    format->part(s.choice, {"text", "", {}, 0, {}}, events[0]);
+    s.choice.seconds = 0.5;
+    s.choice.end = ChoiceEnd{EndKind::length, std::nullopt, std::nullopt};
+    format->end(s.choice, events[1]);
+    EXPECT_EQ(latency(event(events[0])), 0.25);
+    EXPECT_EQ(latency(event(events[1])), 0.5);
+  }
+  Choice choices[] = {s.choice, s.choice};
+  choices[1].seconds = 2;
+  const PlainJson whole = PlainJson::parse(s.format()->whole(choices, {.ended = 2}));
+  EXPECT_EQ(latency(whole[0]), 0.5);
+  EXPECT_EQ(latency(whole[1]), 2);
 }
 
 }  // namespace

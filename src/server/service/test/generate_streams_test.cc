@@ -130,6 +130,21 @@ TEST(GenerateStreams, EventsWaitForThePromptsScores) {
   }
 }
 
+// Seconds since the request's arrival, of a choice that has ended until its end.
+TEST(GenerateStreams, EventsHaveTheSecondsSinceArrival) {
+  ScriptedServer s{ScriptedOptions()};
+  for (const bool incremental : {false, true}) {
+    std::map<std::int64_t, double> seconds;
+    for (const PlainJson& e : stream(s, scored({"ab", "cd"}, 2, 5), incremental)) {
+      const double got = e["meta_info"]["e2e_latency"];
+      EXPECT_GT(got, 0);
+      EXPECT_GE(got, seconds[index_of(e)]);
+      seconds[index_of(e)] = got;
+    }
+    EXPECT_EQ(seconds.size(), 4u);
+  }
+}
+
 // As in SGLang, the length counts all tokens so far, in events with parts, too.
 TEST(GenerateStreams, TheLengthCountsAllTokens) {
   ScriptedOptions options;
