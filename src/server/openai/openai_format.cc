@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "server/openai/answer_json.h"
 #include "server/openai/text_offsets.h"
@@ -62,8 +63,10 @@ class OpenAiFormat : public AnswerFormat {
     append_json_integer(out, choice.index);
   }
 
-  void end_event(const Choice& choice, std::string& out) const {
+  // `beside`: members after the choices, each with a comma before it.
+  void end_event(const Choice& choice, std::string& out, std::string_view beside = {}) const {
     out += "}]";
+    out += beside;
     if (request_->include_usage && !request_->continuous_usage) out += kNoUsage;
     if (request_->continuous_usage) {
       out += ",\"usage\":";
@@ -75,7 +78,7 @@ class OpenAiFormat : public AnswerFormat {
 
   template <class Write>
   std::string whole_answer(std::string_view object, std::span<Choice> choices,
-                           const RequestTimes& times, const Write& write) {
+                           const RequestTimes& times, std::string_view beside, const Write& write) {
     std::string out = begin_answer(*head_, object) + ",\"choices\":";
     JsonWriter json(out);
     json.begin_array();
@@ -85,6 +88,7 @@ class OpenAiFormat : public AnswerFormat {
       json.end_object();
     }
     json.end_array();
+    out += beside;
     end_answer(choices, times, out);
     return out;
   }
@@ -101,12 +105,14 @@ class OpenAiFormat : public AnswerFormat {
     out += '}';
   }
 
-  void write_ids(JsonWriter& json, const Choice& choice, std::span<const SampledToken> tokens,
-                 bool with_prompt) const {
+  void write_ids(JsonWriter& json, std::span<const SampledToken> tokens) const {
     if (!request_->return_token_ids) return;
     json.key("token_ids");
     write_token_ids(json, tokens);
-    if (!with_prompt) return;
+  }
+
+  void write_prompt_ids(JsonWriter& json, const Choice& choice) const {
+    if (!request_->return_token_ids) return;
     json.key("prompt_token_ids");
     write_token_ids(json, head_->prompts[choice.prompt].tokens);
   }
@@ -134,10 +140,12 @@ class ChatFormat : public OpenAiFormat {
       begin_event(choice, begin);
       begin += R"(,"delta":{"content":)";
     }
-    event(choice, out, [&](JsonWriter& json) {
-      json.key("delta").raw(R"({"role":"assistant","content":""})");
-      json.key("logprobs").null().key("finish_reason").null();
-    });
+    begin_event(choice, out);
+    JsonWriter json(out, /*first=*/false);
+    json.key("delta").raw(R"({"role":"assistant","content":""})");
+    json.key("logprobs").null().key("finish_reason").null();
+    write_ids(json, {});
+    end_event(choice, out, prompt_ids(choice));
   }
 
   void part(Choice& choice, const ChoicePart& part, std::string& out) override {
@@ -163,7 +171,7 @@ class ChatFormat : public OpenAiFormat {
         json.null();
       }
       json.key("finish_reason").null();
-      write_ids(json, choice, part.tokens, false);
+      write_ids(json, part.tokens);
     });
   }
 
@@ -171,11 +179,13 @@ class ChatFormat : public OpenAiFormat {
     event(choice, out, [&](JsonWriter& json) {
       json.key("delta").raw("{}").key("logprobs").null();
       write_end(json, choice.end);
+      write_ids(json, {});
     });
   }
 
   std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
-    return whole_answer("chat.completion", choices, times, [&](JsonWriter& json, Choice& c) {
+    const std::string ids = prompt_ids(choices[0]);
+    return whole_answer("chat.completion", choices, times, ids, [&](JsonWriter& json, Choice& c) {
       json.key("message").begin_object().key("role").string("assistant");
       write_reasoning(json, c.reasoning);
       json.key("content");
@@ -193,11 +203,19 @@ class ChatFormat : public OpenAiFormat {
         json.null();
       }
       write_end(json, c.end);
-      write_ids(json, c, c.tokens, true);
+      write_ids(json, c.tokens);
     });
   }
 
  private:
+  // As in vLLM, beside the choices, which have one prompt.
+  std::string prompt_ids(const Choice& choice) const {
+    std::string out;
+    JsonWriter json(out, /*first=*/false);
+    write_prompt_ids(json, choice);
+    return out;
+  }
+
   void write_reasoning(JsonWriter& json, std::string_view text) const {
     if (text.empty()) return;
     if (head_->reasoning.reasoning_content) json.key("reasoning_content").string(text);
@@ -248,6 +266,7 @@ class CompletionFormat : public OpenAiFormat {
       json.key("text").string(head_->prompts[choice.prompt].text);
       logprobs(json, choice, head_->prompts[choice.prompt].logprobs, {}, kNoEnd);
       write_end(json, std::nullopt);
+      write_new_ids(json, choice, {});
     });
   }
 
@@ -262,7 +281,7 @@ class CompletionFormat : public OpenAiFormat {
       json.key("text").string(part.text);
       logprobs(json, choice, {}, part.tokens, end);
       write_end(json, std::nullopt);
-      write_ids(json, choice, part.tokens, false);
+      write_new_ids(json, choice, part.tokens);
     });
   }
 
@@ -270,11 +289,12 @@ class CompletionFormat : public OpenAiFormat {
     event(choice, out, [&](JsonWriter& json) {
       json.key("text").string("").key("logprobs").null();
       write_end(json, choice.end);
+      write_new_ids(json, choice, {});
     });
   }
 
   std::string whole(std::span<Choice> choices, const RequestTimes& times) override {
-    return whole_answer("text_completion", choices, times, [&](JsonWriter& json, Choice& c) {
+    return whole_answer("text_completion", choices, times, {}, [&](JsonWriter& json, Choice& c) {
       const std::string text = request_->echo ? head_->prompts[c.prompt].text + c.text : c.text;
       json.key("text").string(text);
       const std::vector<SampledToken> none;
@@ -286,12 +306,20 @@ class CompletionFormat : public OpenAiFormat {
                               *request_->prompt_logprobs);
       }
       write_end(json, c.end);
-      write_ids(json, c, c.tokens, true);
+      write_ids(json, c.tokens);
+      write_prompt_ids(json, c);
     });
   }
 
  private:
   static constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
+
+  // Of an event: the first one of a choice has its prompt's ids.
+  void write_new_ids(JsonWriter& json, const Choice& choice, std::span<const SampledToken> tokens) {
+    if (!request_->return_token_ids) return;
+    write_ids(json, tokens);
+    if (begun_.insert(choice.index).second) write_prompt_ids(json, choice);
+  }
 
   // Of tokens of the prompt, and then of the answer. `end`: code points of the whole text, where it
   // is known: a stop string may cut a token's text before the token begins.
@@ -331,6 +359,7 @@ class CompletionFormat : public OpenAiFormat {
   // By the choice's index.
   std::unordered_map<std::int32_t, TextOffsets> offsets_;
   std::unordered_map<std::int32_t, std::int64_t> shown_;  // code points sent so far
+  std::unordered_set<std::int32_t> begun_;                // those that have had an event
 };
 
 }  // namespace
