@@ -391,6 +391,11 @@ class Flags(unittest.TestCase):
                                 "--served-model-name: wanted at most 512 bytes without control characters, got byte 0x0a at 1; another name"),
                                (["--served-model-name", b"a\xff"], "--served-model-name: wanted text in UTF-8, got 0xff at byte 2 of 2"),
                                (["--metrics-names", "x"], "--metrics-names"), (["--max-connections", "999999999999"], "ulimit -n"),
+                               (["--context-length", "1"],
+                                "--context-length: wanted at least 2 tokens, one of a prompt and one of an answer, got 1; a larger one, or 0 for the model's"),
+                               (["--context-length", "-1"], "one of an answer, got -1; a larger one, or 0 for the model's"),
+                               (["--max-total-tokens", "1", "--page-size", "1"],
+                                "--max-total-tokens: wanted at least 2 tokens, one of a prompt and one of an answer, got 1; a larger one, or 0 for what fits"),
                                (["--max-bodies-bytes", "8000000", "--max-connections", "500"],
                                 "--max-bodies-bytes: wanted at least --max-body-bytes, 16777216, got 8000000; a smaller --max-body-bytes"),
                                (["--max-body-bytes", "2000000000", "--max-connections", "500"], "wanted at least --max-body-bytes, 2000000000, got 1073741824")]:

@@ -162,6 +162,23 @@ void add_watch_flags(Command c, ServeFlags& f) {
   c.add_flag("--list-fields", f.list_fields, "print the fields of requests and exit");
 }
 
+// A prompt and its answer have a token each at least. Refused before the weights are read.
+Result<void> check_lengths(const PlanRequest& request) {
+  const auto short_of = [](const char* flag, std::int64_t tokens, const char* zero) {
+    return Error{ErrorCode::invalid_argument, flag,
+                 "at least 2 tokens, one of a prompt and one of an answer",
+                 fmt::format("{}", tokens), fmt::format("a larger one, or 0 for {}", zero)};
+  };
+  if (const std::int64_t n = request.context_length; n < 2 && n != 0) {
+    return short_of("--context-length", n, "the model's");
+  }
+  // Larger pages hold more than a token.
+  if (const std::int64_t n = request.max_total_tokens; n == 1 && request.page_size == 1) {
+    return short_of("--max-total-tokens", n, "what fits");
+  }
+  return {};
+}
+
 // Each limit must let through what another one allows, or requests between them are refused as if
 // they could succeed later.
 Result<void> check_limits(const ServeFlags& flags) {
@@ -295,6 +312,7 @@ Result<void> complete(const Command& command, ServeFlags& flags) {
     s.names.push_back(path.filename().empty() ? "default" : path.filename().string());
   }
   if (const auto ok = check_names(s.names); !ok) return ok.error();
+  if (const auto ok = check_lengths(flags.model.runtime.plan_request); !ok) return ok.error();
   if (const auto ok = check_limits(flags); !ok) return ok.error();
   if (const auto ok = check_aging(command, flags.scheduling_policy); !ok) return ok.error();
   if (const auto ok = check_keys(command, flags); !ok) return ok.error();
