@@ -84,7 +84,8 @@ Result<void> check_context(const PlanRequest& request, const ModelConfig& config
   if (request.context_length <= config.max_context) return {};
   return Error{ErrorCode::invalid_argument, "--context-length",
                fmt::format("at most {} tokens, the model's context", config.max_context),
-               fmt::format("{}", request.context_length), ""};
+               fmt::format("{}", request.context_length),
+               fmt::format("--context-length {}", config.max_context)};
 }
 
 // Bytes of the checkpoint's files; nothing for dummy weights. open_checkpoint() may untie the

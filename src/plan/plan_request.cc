@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "attn/ranks.h"
@@ -98,22 +99,27 @@ Result<void> check_plan_request(const PlanRequest& request) {
     std::int64_t value;
     std::int64_t min;
     std::int64_t max;
+    std::optional<std::int64_t> usual = {};  // what an error offers
   };
+  const PlanRequest usual;
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
   for (const Bound& b : {
-           Bound{"--chunked-prefill-size", request.chunked_prefill_size, 1, INT32_MAX},
-           Bound{"--max-running-requests", request.max_running_requests, 1, INT32_MAX},
+           Bound{"--chunked-prefill-size", request.chunked_prefill_size, 1, INT32_MAX,
+                 usual.chunked_prefill_size},
+           Bound{"--max-running-requests", request.max_running_requests, 1, INT32_MAX,
+                 usual.max_running_requests},
            Bound{"--context-length", request.context_length, 1, INT32_MAX},
            Bound{"--draft-tokens", request.draft_tokens, 0, 1024},
            Bound{"--num-layers", request.layers, 1, 100000},
-           Bound{"--max-total-tokens", request.max_total_tokens, 0, kMany},
-           Bound{"--indexer-logits-budget", request.logits_budget, 1, kMany},
-           Bound{"--gather-budget", request.gather_budget, 1, kMany},
+           Bound{"--max-total-tokens", request.max_total_tokens, 0, kMany, usual.max_total_tokens},
+           Bound{"--indexer-logits-budget", request.logits_budget, 1, kMany, usual.logits_budget},
+           Bound{"--gather-budget", request.gather_budget, 1, kMany, usual.gather_budget},
            Bound{"--activations-budget", request.activations_budget, 0, kMany},
        }) {
     if (b.value >= b.min && b.value <= b.max) continue;
     return Error{ErrorCode::invalid_argument, std::string(b.flag),
-                 fmt::format("{} to {}", b.min, b.max), fmt::format("{}", b.value), ""};
+                 fmt::format("{} to {}", b.min, b.max), fmt::format("{}", b.value),
+                 b.usual ? fmt::format("{} {}", b.flag, *b.usual) : ""};
   }
   if (const auto ok = check_ranks(request); !ok) return ok;
   if (request.page_size == 0 || check_page_size(request.page_size)) return {};

@@ -54,7 +54,8 @@ TEST(Runtime, RefusesWhatItCannotRun) {
   o.plan_request.context_length = 513;
   EXPECT_THAT(
       refusal(o),
-      HasSubstr("--context-length: wanted at most 512 tokens, the model's context, got 513"));
+      HasSubstr("--context-length: wanted at most 512 tokens, the model's context, got 513; "
+                "--context-length 512"));
   o = small("qwen3");
   o.engine.max_running_requests = 5;
   EXPECT_THAT(refusal(o), HasSubstr("--max-running-requests: wanted 1 to 4"));
