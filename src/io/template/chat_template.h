@@ -36,9 +36,10 @@ class ChatTemplate {
   static ChatTemplate harmony();
 
   /// Renders the prompt. `variables` is an object: messages, add_generation_prompt, tools,
-  /// bos_token, ... Errors name the template's line, or for V4's encoding the variable: malformed
-  /// (what Jinja would reject), unsupported, invalid_argument (the template's own raise_exception),
-  /// exhausted (a limit of `options`). Safe from several threads.
+  /// bos_token, ... Errors name the template's line, in a loop over messages the message, too, or
+  /// for V4's encoding the variable: malformed (what Jinja would reject), unsupported,
+  /// invalid_argument (the template's own raise_exception), exhausted (a limit of `options`). Safe
+  /// from several threads.
   Result<std::string> render(const nlohmann::ordered_json& variables,
                              const RenderOptions& options = {}) const;
   /// Refuses variables with tools if the template never reads `tools`: the model would not see

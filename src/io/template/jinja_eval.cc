@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 
 #include "io/text/python_text.h"
 #include "io/text/quote.h"
@@ -55,6 +56,8 @@ class Renderer {
                   const std::vector<std::pair<std::string, JinjaValue>>& variables) {
     auto globals = std::make_shared<JinjaScope>();
     globals->names = variables;
+    const JinjaValue* messages = globals->find("messages");
+    messages_ = messages != nullptr ? messages->as_list() : nullptr;
     scope_ = std::make_shared<JinjaScope>();
     scope_->parent = std::move(globals);
     std::string out;
@@ -194,11 +197,36 @@ class Renderer {
       const Inside inside(*this, scope_);
       scope_->set("loop", loop_value);
       assign(node.target, loop->items->items[i]);
-      const Flow flow = run_body(node.bodies[0], out);
+      const Flow flow = run_for(loop->items->items[i], node.bodies[0], out);
       if (flow == Flow::break_loop) break;
       reached_end |= flow == Flow::next;
     }
     return reached_end || node.bodies.size() < 2 ? Flow::next : run_body(node.bodies[1], out);
+  }
+
+  // A loop's body. Errors name the item if it is a message, and so what the client can mend.
+  Flow run_for(const JinjaValue& item, const JinjaBody& body, std::string& out) {
+    try {
+      return run_body(body, out);
+    } catch (JinjaFailure& f) {
+      const bool of_conversation =
+          f.error.code == ErrorCode::invalid_argument || f.error.code == ErrorCode::malformed;
+      const bool named = f.error.field.starts_with("messages[");  // by a loop within
+      if (const auto i = message_of(item); i && of_conversation && !named) {
+        f.error.field = "messages[" + std::to_string(*i) + "], " + f.error.field;
+      }
+      throw;
+    }
+  }
+
+  // The index of the request's message that is `item`: lists that a template makes of messages
+  // share them.
+  std::optional<std::size_t> message_of(const JinjaValue& item) const {
+    if (messages_ == nullptr || item.as_dict() == nullptr) return std::nullopt;
+    for (std::size_t i = 0; i < messages_->items.size(); ++i) {
+      if (messages_->items[i].as_dict() == item.as_dict()) return i;
+    }
+    return std::nullopt;
   }
 
   void assign(const JinjaTarget& target, JinjaValue v) {
@@ -423,6 +451,7 @@ class Renderer {
   JinjaRuntime rt_;
   std::deque<JinjaMacro> macros_;
   ScopePtr scope_;
+  const JinjaList* messages_ = nullptr;  // the variable; may be null
   int open_ = 0;
 };
 

@@ -48,11 +48,14 @@ void leave_out_empty_texts(Json& messages) {
   }
 }
 
-// The body's path of a field that a template's error names; "messages" for the template's own
-// words, which have none.
+// The body's path of a field that a template's error names: "messages[1], chat_template line 5" is
+// of that message. "messages" where there is only the line.
 std::string body_path(const ApiRequest& request, const std::string& field) {
   const std::string name = field.substr(0, field.find_first_of(".["));
-  if (name == "reasoning_effort" || name == "tools" || field.starts_with("messages[")) return field;
+  if (name == "reasoning_effort" || name == "tools") return field;
+  if (name == "messages" && name != field) {
+    return field.substr(0, field.rfind(", chat_template line "));
+  }
   const bool variable =
       request.template_kwargs.is_object() && request.template_kwargs.contains(name);
   return variable ? "chat_template_kwargs." + field : "messages";
@@ -161,7 +164,7 @@ Result<std::string, ApiError> render_chat(const ApiRequest& request, const Json&
   if (!text) {
     Error error = text.error();
     const std::string path = body_path(request, error.field);
-    if (path != "messages") error.field = path;
+    if (path.starts_with("chat_template_kwargs.")) error.field = path;
     return ApiError{400, "template_error", error.message(), path};
   }
   if (ignored != nullptr) *ignored = find_unread(request, variables, chat.chat_template, *text);

@@ -108,6 +108,37 @@ TEST(ChatTemplate, ErrorsNameLineAndConstruct) {
   EXPECT_THAT(template_refusal("x", Json::array()), HasSubstr("a JSON object"));
 }
 
+// An error in a loop over messages, however the template cuts the list, names the message, too.
+TEST(ChatTemplate, ErrorsNameTheMessage) {
+  const Json messages = {{{"role", "user"}, {"content", "a"}},
+                         {{"role", "assistant"}, {"content", "b"}, {"tool_calls", {1, 2}}},
+                         {{"role", "user"}, {"content", "a"}},
+                         {{"role", "assistant"}, {"content", "b"}, {"tool_calls", {3, 4}}}};
+  const auto refusal = [&](const std::string& source) {
+    return template_refusal(source, {{"messages", messages}, {"others", messages}});
+  };
+  const std::string raised =
+      "chat_template line 2: wanted a conversation that the template takes, got \"no\"";
+  const std::string two =
+      "{% if m.tool_calls | length > 1 %}\n{{ raise_exception('no') }}{% endif %}";
+  EXPECT_EQ(refusal("{% for m in messages %}" + two + "{% endfor %}"), "messages[1], " + raised);
+  EXPECT_EQ(refusal("{% for m in messages[2:] %}" + two + "{% endfor %}"),
+            "messages[3], " + raised);
+  EXPECT_EQ(refusal("{% for m in messages | reverse %}" + two + "{% endfor %}"),
+            "messages[3], " + raised);
+  EXPECT_EQ(refusal("{% macro f(m) %}{% for c in m.tool_calls or [] %}{% if c == 4 %}\n"
+                    "{{ raise_exception('no') }}{% endif %}{% endfor %}{% endmacro %}"
+                    "{% for m in messages %}{{ f(m) }}{% endfor %}"),
+            "messages[3], " + raised);
+  EXPECT_EQ(refusal("{% for m in messages %}\n{{ m.content + 1 }}{% endfor %}"),
+            "messages[0], chat_template line 2: wanted operands that \"+\" takes, got str object "
+            "and int object");
+  // Of no message, or of none of the request's.
+  EXPECT_EQ(refusal("\n{{ raise_exception('no') }}"), raised);
+  EXPECT_EQ(refusal("{% for m in others %}" + two + "{% endfor %}"), raised);
+  EXPECT_EQ(refusal("{% for m in messages %}{% endfor %}\n{{ raise_exception('no') }}"), raised);
+}
+
 // As Python prints an integer of any size.
 TEST(ChatTemplate, A8IntegersBeyond63BitsKeepTheirDigits) {
   const auto text =

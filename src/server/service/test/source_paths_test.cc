@@ -389,5 +389,60 @@ TEST(SourcePaths, IgnoredNamesAreTheClients) {
   for (const auto& [route, body, names] : cases) EXPECT_EQ(ignored(cut, route, body), names);
 }
 
+// Llama's templates take one call of a message. Their words, and the message's path in the body.
+TEST(SourcePaths, ATemplatesRefusalNamesTheMessage) {
+  ScriptedOptions options;
+  options.template_prefix =
+      "{# <tool_call> #}{% for m in messages[1:] %}{% if m.tool_calls | length > 1 %}"
+      "{{ raise_exception('one call at a time') }}{% endif %}{% endfor %}";
+  ScriptedServer s(std::move(options));
+  const auto call = [](const char* id) {
+    return fmt::format(
+        R"({{"id":"{}","type":"function","function":{{"name":"f","arguments":"{{}}"}}}})", id);
+  };
+  const std::string chat = fmt::format(
+      R"({{"max_tokens":1,"messages":[{{"role":"user","content":"a"}},{{"role":"assistant","content":"b"}},)"
+      R"({{"role":"user","content":"c"}},{{"role":"assistant","tool_calls":[{},{}]}},)"
+      R"({{"role":"tool","tool_call_id":"d","content":"1"}},{{"role":"tool","tool_call_id":"e","content":"2"}}])",
+      call("d"), call("e"));
+  const std::string responses =
+      R"({"max_output_tokens":1,"instructions":"i","input":[{"role":"user","content":"a"},)"
+      R"({"type":"function_call","call_id":"d","name":"f","arguments":"{}"},)"
+      R"({"type":"function_call","call_id":"e","name":"f","arguments":"{}"},)"
+      R"({"type":"function_call_output","call_id":"d","output":"1"},)"
+      R"({"type":"function_call_output","call_id":"e","output":"2"}])";
+  const std::string messages =
+      R"({"system":"i","messages":[{"role":"user","content":"a"},{"role":"assistant","content":[)"
+      R"({"type":"tool_use","id":"d","name":"f","input":{}},)"
+      R"({"type":"tool_use","id":"e","name":"f","input":{}}]},{"role":"user","content":[)"
+      R"({"type":"tool_result","tool_use_id":"d","content":"1"},)"
+      R"({"type":"tool_result","tool_use_id":"e","content":"2"}]}])";
+  const std::string sampled = messages + R"(,"max_tokens":1)";
+  const struct {
+    const char* route;
+    std::string body, path;
+  } cases[] = {{"/v1/chat/completions", chat, "messages[3]"},
+               {"/tokenize", chat, "messages[3]"},
+               {"/v1/responses", responses, "input[1]"},
+               {"/v1/messages", sampled, "messages[1]"},
+               {"/v1/messages/count_tokens", messages, "messages[1]"}};
+  for (const auto& [route, body, path] : cases) {
+    for (const char* more : {"}", R"(,"stream":true})"}) {
+      if (std::string(more) != "}" && std::string(route).find("token") != std::string::npos)
+        continue;
+      const TestAnswer answer = ask(s.port(), "POST", route, body + more);
+      EXPECT_EQ(answer.status, 400) << answer.body;
+      const auto error = answer.json()["error"];
+      EXPECT_EQ(error["message"], path +
+                                      ", chat_template line 1: wanted a conversation that the "
+                                      "template takes, got \"one call at a time\"")
+          << route;
+      if (error.contains("param")) {
+        EXPECT_EQ(error["param"], path);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe
