@@ -295,7 +295,6 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   p.weights[0].staged =
       tokens >= 128 && has_whole_words(first.out) && (f32 ? whole_boxes : c.out_stride % 8 == 0);
   p.offsets = c.offsets;
-  if (c.offsets != nullptr) p.tail_tokens = 0;  // groups end anywhere in x
   p.offsets_known = c.offsets_known;
   p.groups = static_cast<std::int32_t>(c.groups);
   p.x_by_group = heads;
@@ -305,7 +304,9 @@ MatmulLaunch make_launch(const GroupedMatmulCall& c, int tokens, int sms) {
   if (p.x_by_group) {
     l.x.pages = c.groups;
     l.x.page_stride = bytes_of(c.x.dtype, c.x_stride);
-    set_tail(l);
+    set_tail(l);  // of each page
+  } else {
+    p.tail_tokens = 0;  // groups end anywhere in x
   }
   l.weights[0].pages = c.groups;
   l.weights[0].page_stride = bytes_of(c.w.dtype, c.weight_stride);

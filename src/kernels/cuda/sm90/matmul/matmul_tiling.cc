@@ -280,8 +280,14 @@ MatmulTiling choose_tiling(const MatmulShape& s) {
   if (codes && best.tokens == 64 && best.rows <= 64 && best.split <= kNarrowSplit) {
     return {best.split, best.rows, 64, false, 1};
   }
-  return {best.split,           best.rows, best.tokens, best.pair, 2, best.spread,
-          splits_last(s, best), best.quad, false,       best.tall};
+  return {.split = best.split,
+          .tile_rows = best.rows,
+          .tile_tokens = best.tokens,
+          .pair = best.pair,
+          .spread = best.spread,
+          .splits_last = splits_last(s, best),
+          .quad = best.quad,
+          .tall = best.tall};
 }
 
 int choose_group_rows(const MatmulShape& s, std::int64_t tiles, int tokens, std::int64_t dense,
